@@ -245,6 +245,11 @@ impl Recipe {
         matches!(self.0.rules.body, BodyRule::Form | BodyRule::Json | BodyRule::Jsonrpc)
     }
 
+    /// Whether a body may count in a form that takes about ten times as long for each byte as that of JSON.
+    pub fn is_slow(&self) -> bool {
+        !self.0.selections.xml.is_empty()
+    }
+
     pub fn reads_body(&self) -> bool {
         self.0.rules.body != BodyRule::None
     }
@@ -375,7 +380,7 @@ impl Recipe {
             BodyFormat::Cbor if selections.cbor.is_empty() => return None,
             BodyFormat::Xml if selections.xml.is_empty() => return None,
             BodyFormat::Cbor => cbor::parts(content, selections.cbor.selection())?,
-            BodyFormat::Form => form::parts(content, selections.form.selection()),
+            BodyFormat::Form => form::parts(content, selections.form.selection())?,
             BodyFormat::Multipart => multipart::parts(content_type, content, selections.form.selection())?,
             BodyFormat::Protobuf => protobuf::parts(content_type, content, selections.protobuf.selection())?,
             BodyFormat::Xml => xml::parts(content, selections.xml.selection())?,

@@ -5,7 +5,7 @@
 
 use canonical_json::Pointer;
 
-use super::value::{BodyPart, PlaceError, PlaceSelection, PlaceValue};
+use super::value::{BodyPart, PARTS_MAX, PlaceError, PlaceSelection, PlaceValue};
 
 mod encoding;
 #[cfg(test)]
@@ -39,7 +39,7 @@ const NOT_DETERMINISTIC: PlaceError = PlaceError::Unreadable(
 );
 
 /// The members that count, each with its key, in their deterministic encoding (RFC 8949, section 4.2.1). A body that is
-/// no map is one part. `None` for a body that is not one well-formed item: it is compared by its bytes.
+/// no map, or has more than [`PARTS_MAX`] members, is one part. `None` for a body that is not one well-formed item: it is compared by its bytes.
 pub fn parts(body: &[u8], selection: PlaceSelection<'_, Pointer>) -> Option<Vec<BodyPart>> {
     let mut document = to_deterministic(body)?;
     for (pointers, keeps) in [(selection.include, true), (selection.exclude, false)] {
@@ -54,8 +54,8 @@ pub fn parts(body: &[u8], selection: PlaceSelection<'_, Pointer>) -> Option<Vec<
         }
     }
     let part = |place, value: &[u8]| BodyPart { place, value: value.to_vec() };
-    let is_map = document.first().is_some_and(|first| first >> 5 == MAP);
-    let Some(members) = children(&document).filter(|_| is_map) else {
+    let is_apart = matches!(read_head(&document), Some((MAP, count, _)) if count <= PARTS_MAX as u64);
+    let Some(members) = children(&document).filter(|_| is_apart) else {
         return Some(if document.is_empty() { Vec::new() } else { vec![part("cbor:".into(), &document)] });
     };
     Some(members.map(|child| part(member_place(child.key), child.member)).collect())

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 pub use super::form_fields::FormPlace;
 use super::form_fields::{FormField, by_name, write_field};
 use super::multipart;
-use super::value::{BodyPart, PlaceError, PlaceSelection, PlaceValue, json_value, only, without_mark};
+use super::value::{BodyPart, PARTS_MAX, PlaceError, PlaceSelection, PlaceValue, json_value, only, without_mark};
 use crate::media_type::is_form;
 use crate::urlencoded::decoded_pairs;
 
@@ -52,13 +52,17 @@ const NO_JSON: PlaceError = PlaceError::Unreadable(
 );
 
 /// The fields of an urlencoded form that count: by name, in any order between names, in theirs within one name. Some
-/// clients keep their fields in a set, and send another order in each run.
-pub fn parts(body: &[u8], selection: PlaceSelection<'_, FormPlace>) -> Vec<BodyPart> {
+/// clients keep their fields in a set, and send another order in each run. `None` for a form of more than [`PARTS_MAX`]
+/// fields: it is compared by its bytes.
+pub fn parts(body: &[u8], selection: PlaceSelection<'_, FormPlace>) -> Option<Vec<BodyPart>> {
+    if decoded_pairs(body).nth(PARTS_MAX).is_some() {
+        return None;
+    }
     let fields = decoded_pairs(body).map(|(name, content)| FormField { name, content, part: b"" });
-    by_name(fields, selection, |canonical, field| {
+    Some(by_name(fields, selection, |canonical, field| {
         canonical.push(0);
         write_field(canonical, &field.content);
-    })
+    }))
 }
 
 #[cfg(test)]

@@ -32,8 +32,7 @@ pub(super) fn by_name<'a>(
     write_whole: impl Fn(&mut Vec<u8>, &FormField<'a>),
 ) -> Vec<BodyPart> {
     let mut fields: Vec<_> = fields.filter(|field| selection.may_count(&field.name)).enumerate().collect();
-    fields
-        .sort_by(|(_, one), (_, other)| group_order(field_group(&one.name)).cmp(group_order(field_group(&other.name))));
+    fields.sort_by_cached_key(|(_, field)| group_order(field_group(&field.name)).collect::<Vec<_>>());
     let write = |value: &mut Vec<u8>, field: &FormField<'a>| {
         write_field(value, &field.name);
         let json = selection.json_of(&field.name);

@@ -21,15 +21,16 @@ use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
 
 use super::value::only;
-use super::value::{BodyPart, PlaceError, PlaceSelection, PlaceValue};
+use super::value::{BodyPart, PARTS_MAX, PlaceError, PlaceSelection, PlaceValue};
 use crate::media_type::essence;
 
 /// The depth of nested messages that are looked into; a value that is deeper counts by its bytes. A `Struct` takes
 /// three levels for each object in it. Each level reads its bytes a fixed number of times.
 const DEPTH_MAX: usize = 32;
 
-/// More fields than people give to a message, and few enough to make a part of each.
-const PARTS_MAX: usize = 4096;
+/// More fields than people give to a message, each occurrence counted. They are in memory, up to 16 times the bytes of
+/// the message. One with more counts by its bytes.
+const FIELDS_MAX: usize = 1 << 16;
 
 /// The longest path, in field numbers.
 const PATH_MAX: usize = 8;
@@ -100,8 +101,11 @@ pub fn value_at(content_type: &[u8], body: &[u8], path: &FieldPath) -> PlaceValu
     let mut value = WireValue::Len(message_in(content_type, body)?);
     for number in &path.numbers {
         let WireValue::Len(bytes) = value else { return Err(MALFORMED) };
-        let fields = WireMessage::read(bytes).ok_or(MALFORMED)?.fields;
-        let Some(field) = only(fields.into_iter().filter(|field| field.number == *number))? else { return Ok(None) };
+        if WireReader::new(bytes).any(|field| field.is_none()) {
+            return Err(MALFORMED);
+        }
+        let named = WireReader::new(bytes).flatten().filter(|field| field.number == *number);
+        let Some(field) = only(named)? else { return Ok(None) };
         value = field.value;
     }
     match value {
@@ -182,27 +186,11 @@ struct WireMessage<'a> {
 }
 
 impl<'a> WireMessage<'a> {
-    /// `None` for bytes that are no message, and for a message with a group.
+    /// `None` for bytes that are no message, and for a message with a group or more than [`FIELDS_MAX`] fields.
     fn read(bytes: &'a [u8]) -> Option<Self> {
-        let mut reader = WireReader { rest: bytes, is_shortest: true };
-        let mut fields = Vec::new();
-        while !reader.rest.is_empty() {
-            let tag = u32::try_from(reader.varint(VARINT_32_MAX)?).ok()?;
-            let number = tag >> 3;
-            let value = match tag & 7 {
-                _ if number == 0 => return None,
-                VARINT => WireValue::Varint(reader.varint(VARINT_MAX)?),
-                I64 => WireValue::I64(reader.take(8)?),
-                LEN => {
-                    let length = reader.varint(VARINT_32_MAX)?;
-                    WireValue::Len(reader.take(usize::try_from(length).ok()?)?)
-                }
-                I32 => WireValue::I32(reader.take(4)?),
-                _ => return None,
-            };
-            fields.push(WireField { number, value });
-        }
-        Some(Self { fields, is_shortest: reader.is_shortest })
+        let mut reader = WireReader::new(bytes);
+        let fields = reader.by_ref().take(FIELDS_MAX + 1).collect::<Option<Vec<_>>>()?;
+        (fields.len() <= FIELDS_MAX).then_some(Self { fields, is_shortest: reader.is_shortest })
     }
 
     /// Sorts the fields by their numbers, those of one number in their order.
@@ -216,13 +204,50 @@ impl<'a> WireMessage<'a> {
     }
 }
 
+/// Reads the fields of a message. The last one is `None` if the bytes are no message, or have a group.
 struct WireReader<'a> {
     rest: &'a [u8],
     is_shortest: bool,
 }
 
+impl<'a> Iterator for WireReader<'a> {
+    type Item = Option<WireField<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.rest = &[];
+        }
+        Some(field)
+    }
+}
+
 impl<'a> WireReader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, is_shortest: true }
+    }
+
+    fn field(&mut self) -> Option<WireField<'a>> {
+        let tag = u32::try_from(self.varint(VARINT_32_MAX)?).ok()?;
+        let number = tag >> 3;
+        let value = match tag & 7 {
+            _ if number == 0 => return None,
+            VARINT => WireValue::Varint(self.varint(VARINT_MAX)?),
+            I64 => WireValue::I64(self.take_bytes(8)?),
+            LEN => {
+                let length = self.varint(VARINT_32_MAX)?;
+                WireValue::Len(self.take_bytes(usize::try_from(length).ok()?)?)
+            }
+            I32 => WireValue::I32(self.take_bytes(4)?),
+            _ => return None,
+        };
+        Some(WireField { number, value })
+    }
+
+    fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
@@ -231,7 +256,7 @@ impl<'a> WireReader<'a> {
     fn varint(&mut self, bytes_max: usize) -> Option<u64> {
         let mut number = 0;
         for place in 0..bytes_max {
-            let byte = *self.take(1)?.first()?;
+            let byte = *self.take_bytes(1)?.first()?;
             // Of the tenth byte, 64 bits have one. Some programs drop the others.
             if place == VARINT_MAX - 1 && byte > 1 {
                 return None;

@@ -2,6 +2,10 @@
 
 use canonical_json::{Pointer, ReferencedValue, value_at};
 
+/// More fields than people give to a body, and few enough to keep a name and a value of each. What is beyond counts
+/// all the same, and is no part of its own.
+pub(super) const PARTS_MAX: usize = 4096;
+
 /// Why a place of a request cannot be read. It is never taken for a place without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceError {

@@ -86,6 +86,19 @@ fn spellings_of_one_value_are_the_same_and_no_others() {
 }
 
 #[test]
+fn a_map_of_too_many_members_is_one_part() {
+    let map = |keys: &mut dyn Iterator<Item = u16>| {
+        let members = keys.flat_map(|key| [&[0x19], &key.to_be_bytes()[..], &[0x01]].concat());
+        all(&[vec![0xbf], members.collect(), vec![0xff]].concat()).unwrap()
+    };
+    assert_eq!(map(&mut (0..4096)).len(), 4096);
+    let parts = map(&mut (0..4097));
+    assert_eq!((parts.len(), parts[0].0.as_str()), (1, "cbor:"));
+    assert_eq!(parts, map(&mut (0..4097).rev()));
+    assert_ne!(parts, map(&mut (1..4098)));
+}
+
+#[test]
 fn a_body_that_programs_read_in_different_ways_is_unreadable() {
     let nested = |depth: usize| [vec![0x81; depth], vec![0x01]].concat();
     assert!(all(&nested(128)).is_some());

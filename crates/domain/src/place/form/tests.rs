@@ -14,7 +14,7 @@ fn place(text: &str) -> FormPlace {
 
 fn selected(body: &str, include: &[&str], exclude: &[&str]) -> Vec<BodyPart> {
     let [include, exclude] = [include, exclude].map(|list| list.iter().map(|text| place(text)).collect::<Vec<_>>());
-    parts(body.as_bytes(), PlaceSelection { include: &include, exclude: &exclude })
+    parts(body.as_bytes(), PlaceSelection { include: &include, exclude: &exclude }).unwrap()
 }
 
 fn whole(body: &str) -> Vec<BodyPart> {
@@ -108,6 +108,13 @@ fn fields_that_are_excluded_or_not_included_do_not_count() {
     assert_eq!(amount(r#"request={"key":"a","n":1}"#), amount(r#"x=1&request={"n":1}"#));
     // A text is not the canonical form of a document.
     assert_ne!(whole(r#"request={"n":1}"#), without_key(r#"request={"n":1}"#));
+}
+
+#[test]
+fn a_form_of_too_many_fields_has_no_parts() {
+    let parts = |count: usize| parts("a=1&".repeat(count).as_bytes(), PlaceSelection { include: &[], exclude: &[] });
+    assert!(parts(4096).is_some());
+    assert_eq!(parts(4097), None);
 }
 
 #[test]

@@ -308,6 +308,21 @@ fn work_and_depth_are_bounded() {
     };
     assert_eq!(fields(4096), Some(4096));
     assert_eq!(fields(4097), None);
+
+    // More fields than are read into memory: a nested message counts by its bytes, and the key is found.
+    let repeated = |count: usize| [bytes("1203 616263"), bytes("0801").repeat(count)].concat();
+    let reversed = |count: usize| [bytes("0801").repeat(count), bytes("1203 616263")].concat();
+    let length = |body: &[u8]| {
+        let mut head = vec![0x0a];
+        write_varint(&mut head, body.len() as u64);
+        [head, body.to_vec()].concat()
+    };
+    let of = |body: Vec<u8>| selected(&body, &[], &[]);
+    assert_eq!(of(repeated(FIELDS_MAX - 1)).unwrap(), of(reversed(FIELDS_MAX - 1)).unwrap());
+    assert_eq!(of(repeated(FIELDS_MAX)), None);
+    assert_eq!(of(length(&repeated(FIELDS_MAX - 1))).unwrap(), of(length(&reversed(FIELDS_MAX - 1))).unwrap());
+    assert_ne!(of(length(&repeated(FIELDS_MAX))).unwrap(), of(length(&reversed(FIELDS_MAX))).unwrap());
+    assert_eq!(value_at(PROTO, &repeated(FIELDS_MAX), &path("2")), Ok(Some(b"abc".to_vec())));
 }
 
 /// A field's number, and its bytes with the tag.
