@@ -65,6 +65,8 @@ fn take_text<'a>(bytes: &mut &'a [u8]) -> &'a str {
 struct DocumentWriter<'p> {
     skeleton: &'p [u8],
     values: BTreeMap<&'p str, &'p [u8]>,
+    /// The prefixes and URIs that the skeleton has numbered.
+    names: Vec<&'p str>,
     output: String,
     /// For each open element, its name as written, its local name and the namespaces by their prefixes.
     open: Vec<(String, &'p str, BTreeMap<&'p str, &'p str>)>,
@@ -73,7 +75,7 @@ struct DocumentWriter<'p> {
 impl<'p> DocumentWriter<'p> {
     fn new(parts: &'p [BodyPart]) -> Self {
         let values = parts[1..].iter().map(|part| (&part.place["xml:".len()..], &part.value[..])).collect();
-        Self { skeleton: &parts[0].value, values, output: String::new(), open: Vec::new() }
+        Self { skeleton: &parts[0].value, values, names: Vec::new(), output: String::new(), open: Vec::new() }
     }
 
     fn write(mut self) -> String {
@@ -102,12 +104,12 @@ impl<'p> DocumentWriter<'p> {
     }
 
     fn write_tag(&mut self) {
-        let (namespace, local) = (take_text(&mut self.skeleton), take_text(&mut self.skeleton));
+        let (local, namespace) = (take_text(&mut self.skeleton), self.take_name());
         let mut namespaces = self.open.last().map(|(.., namespaces)| namespaces.clone()).unwrap_or_default();
         let (mut tag, mut attributes) = (String::new(), String::new());
         while let Some(rest) = self.skeleton.strip_prefix(b"=") {
             self.skeleton = rest;
-            let (prefix, uri) = (take_text(&mut self.skeleton), take_text(&mut self.skeleton));
+            let (prefix, uri) = (self.take_name(), self.take_name());
             tag.push_str(&format!(" xmlns{}{prefix}='{}'", if prefix.is_empty() { "" } else { ":" }, escape(uri)));
             namespaces.insert(prefix, uri);
         }
@@ -124,13 +126,24 @@ impl<'p> DocumentWriter<'p> {
         self.open.push((written.clone(), local, namespaces.clone()));
         while let Some(rest) = self.skeleton.strip_prefix(b"@") {
             self.skeleton = rest;
-            let (namespace, local) = (take_text(&mut self.skeleton), take_text(&mut self.skeleton));
+            let (local, namespace) = (take_text(&mut self.skeleton), self.take_name());
             let (letter, rest) = self.skeleton.split_first().expect("a value");
             self.skeleton = rest;
             let value = self.value(*letter, &format!("/@{local}"));
             attributes.push_str(&format!(" {}='{}'", name(namespace, local, true), escape(value)));
         }
         self.output.push_str(&format!("<{written}{tag}{attributes}>"));
+    }
+
+    /// Takes a prefix or a URI by its number, behind which its text is the first time.
+    fn take_name(&mut self) -> &'p str {
+        let (number, rest) = self.skeleton.split_first_chunk().expect("a number");
+        self.skeleton = rest;
+        let number = u64::from_be_bytes(*number) as usize;
+        if number == self.names.len() {
+            self.names.push(take_text(&mut self.skeleton));
+        }
+        self.names[number]
     }
 
     /// Takes a value: from the skeleton, or from the part of the open element and `step`.

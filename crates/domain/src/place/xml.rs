@@ -6,13 +6,13 @@
 //! depends on them. The text of a comment does not count, but its place in an element does: some programs read a text
 //! only up to a comment in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use derive_more::Display;
 use roxmltree::{Attribute, Document, Node};
 
 use super::value::only;
-use super::value::{BodyPart, PlaceError, PlaceSelection, PlaceValue};
+use super::value::{BodyPart, PARTS_MAX, PlaceError, PlaceSelection, PlaceValue};
 
 mod document;
 #[cfg(test)]
@@ -154,14 +154,25 @@ pub fn parts(body: &[u8], selection: PlaceSelection<'_, XmlPath>) -> Option<Vec<
 const PATH_LENGTH_MAX: usize = 256;
 
 /// Writes the skeleton of a document, in which each step begins with its letter and each text has its length before it.
-/// A value is in the part of its path, in the order of the skeleton.
+/// A value is in the part of its path, in the order of the skeleton. The skeleton has the values of the paths beyond
+/// the first [`PARTS_MAX`].
 #[derive(Default)]
-struct PartsWriter {
+struct PartsWriter<'d> {
     skeleton: Vec<u8>,
     values: BTreeMap<String, Vec<u8>>,
     /// The local names of the open elements.
     path: String,
+    /// The prefixes and URIs in the skeleton, in their order, and the number of each. So a long one is there once.
+    names: Vec<&'d str>,
+    numbers: HashMap<&'d str, usize>,
+    /// The number of the last one: most elements have the namespace of the one before.
+    last_number: usize,
+    /// The last element that has namespaces in the skeleton and a parent that has none there.
+    scope_base: Option<Node<'d, 'd>>,
 }
+
+/// A prefix, empty for the default namespace, and its URI.
+type Declaration<'d> = (&'d str, &'d str);
 
 /// The paths that lead to an element or into it.
 type Paths<'p> = Vec<&'p XmlPath>;
@@ -198,8 +209,8 @@ impl<'p> XmlScope<'p> {
     }
 }
 
-impl PartsWriter {
-    fn write(mut self, document: &Document<'_>, selection: PlaceSelection<'_, XmlPath>) -> Self {
+impl<'d> PartsWriter<'d> {
+    fn write(mut self, document: &'d Document<'_>, selection: PlaceSelection<'_, XmlPath>) -> Self {
         let include = (!selection.include.is_empty()).then(|| selection.include.iter().collect());
         let exclude = selection.exclude.iter().collect();
         let scope = XmlScope { depth: 0, include, exclude, has_namespaces: false };
@@ -210,12 +221,13 @@ impl PartsWriter {
     }
 
     /// Appends an element, unless nothing in it counts. The depth of the document bounds the recursion.
-    fn write_element(&mut self, node: Node<'_, '_>, outer: &XmlScope<'_>) {
+    fn write_element(&mut self, node: Node<'d, 'd>, outer: &XmlScope<'_>) {
         let Some(mut scope) = outer.enter(node) else { return };
-        let (skeleton_start, path_start) = (self.skeleton.len(), self.path.len());
+        let (skeleton_start, path_start, names_start) = (self.skeleton.len(), self.path.len(), self.names.len());
         self.path.push('/');
         self.path.push_str(node.tag_name().name());
-        self.step(b'<', &[node.tag_name().namespace().unwrap_or_default(), node.tag_name().name()]);
+        self.step(b'<', &[node.tag_name().name()]);
+        self.write_numbered(node.tag_name().namespace().unwrap_or_default());
 
         let mut attributes: Vec<_> = node.attributes().filter(|attribute| scope.has_attribute(attribute)).collect();
         attributes.sort_by_key(|attribute| (attribute.namespace(), attribute.name()));
@@ -224,7 +236,8 @@ impl PartsWriter {
             scope.has_namespaces = true;
         }
         for attribute in &attributes {
-            self.step(b'@', &[attribute.namespace().unwrap_or_default(), attribute.name()]);
+            self.step(b'@', &[attribute.name()]);
+            self.write_numbered(attribute.namespace().unwrap_or_default());
             let element_end = self.path.len();
             self.path.push_str("/@");
             self.path.push_str(attribute.name());
@@ -241,13 +254,16 @@ impl PartsWriter {
             scope.include.is_some() && attributes.is_empty() && self.skeleton.len() == content_start;
         if is_way_to_nothing {
             self.skeleton.truncate(skeleton_start);
+            for name in self.names.drain(names_start..) {
+                self.numbers.remove(name);
+            }
         } else {
             self.skeleton.push(b'>');
         }
         self.path.truncate(path_start);
     }
 
-    fn write_node(&mut self, node: Node<'_, '_>, scope: &XmlScope<'_>, has_elements: bool) {
+    fn write_node(&mut self, node: Node<'d, 'd>, scope: &XmlScope<'_>, has_elements: bool) {
         let text = node.text().unwrap_or_default();
         if node.is_element() {
             self.write_element(node, scope);
@@ -264,38 +280,48 @@ impl PartsWriter {
         }
     }
 
-    /// Appends the declarations that differ from those of the parent, or all of them if it has none in the skeleton.
-    fn write_namespaces(&mut self, node: Node<'_, '_>, parent_has: bool) {
-        // Most elements declare none. Without this, many elements within many declarations take long.
-        if node.parent().is_some_and(|parent| parent_has && has_same_namespaces(node, parent)) {
-            return;
+    /// Appends the declarations that differ from those of the parent, or of the last element before if the skeleton has
+    /// none of the parent's.
+    fn write_namespaces(&mut self, node: Node<'d, 'd>, parent_has: bool) {
+        let base = if parent_has { node.parent() } else { self.scope_base.replace(node) };
+        let (declared, outer) = different_namespaces(node, base);
+        for declaration in declared.iter().filter(|declaration| outer.binary_search(declaration).is_err()) {
+            self.write_declaration(*declaration);
         }
-        let declared = namespaces(node);
-        let outer = node.parent().filter(|_| parent_has).map(namespaces).unwrap_or_default();
-        for (prefix, uri) in &declared {
-            if outer.get(prefix) != Some(uri) {
-                self.step(b'=', &[prefix, uri]);
+        for (prefix, _) in outer {
+            if declared.binary_search_by_key(&prefix, |(prefix, _)| prefix).is_err() {
+                self.write_declaration((prefix, ""));
             }
-        }
-        // Only the default namespace can be undeclared (Namespaces in XML 1.0, section 6.2).
-        if outer.contains_key("") && !declared.contains_key("") {
-            self.step(b'=', &["", ""]);
         }
     }
 
+    fn write_declaration(&mut self, (prefix, uri): Declaration<'d>) {
+        self.step(b'=', &[]);
+        self.write_numbered(prefix);
+        self.write_numbered(uri);
+    }
+
     fn write_value(&mut self, value: &str) {
-        if self.path.len() > PATH_LENGTH_MAX {
-            self.step(b'&', &[value]);
-            return;
+        let is_full = self.values.len() == PARTS_MAX;
+        let values = match self.values.get_mut(&self.path) {
+            Some(values) => values,
+            None if is_full || self.path.len() > PATH_LENGTH_MAX => return self.step(b'&', &[value]),
+            None => self.values.entry(self.path.clone()).or_insert_with(|| Vec::with_capacity(8 + value.len())),
+        };
+        write_text(values, value);
+        self.skeleton.push(b'$');
+    }
+
+    /// Appends the number of a prefix or a URI, and the first time its text, too.
+    fn write_numbered(&mut self, name: &'d str) {
+        let next = self.names.len();
+        if self.names.get(self.last_number).is_none_or(|last| !std::ptr::eq(*last, name)) {
+            self.last_number = *self.numbers.entry(name).or_insert(next);
         }
-        self.step(b'$', &[]);
-        match self.values.get_mut(&self.path) {
-            Some(values) => write_text(values, value),
-            None => {
-                let mut values = Vec::with_capacity(8 + value.len());
-                write_text(&mut values, value);
-                self.values.insert(self.path.clone(), values);
-            }
+        self.skeleton.extend_from_slice(&(self.last_number as u64).to_be_bytes());
+        if self.last_number == next {
+            self.names.push(name);
+            write_text(&mut self.skeleton, name);
         }
     }
 
@@ -312,13 +338,25 @@ fn write_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(text.as_bytes());
 }
 
-fn has_same_namespaces(one: Node<'_, '_>, other: Node<'_, '_>) -> bool {
-    let (one, other) = (one.namespaces(), other.namespaces());
-    one.len() == other.len() && one.zip(other).all(|(one, other)| std::ptr::eq(one, other))
-}
-
-/// The namespaces in scope by their prefixes, that of the default one empty.
-fn namespaces<'a>(node: Node<'a, '_>) -> BTreeMap<&'a str, &'a str> {
-    let declared = node.namespaces().filter(|namespace| !namespace.uri().is_empty());
-    declared.map(|namespace| (namespace.name().unwrap_or_default(), namespace.uri())).collect()
+/// The namespaces in scope at each of two elements, but for some of those that both have, in the order of prefixes.
+fn different_namespaces<'d>(
+    one: Node<'d, 'd>,
+    other: Option<Node<'d, 'd>>,
+) -> (Vec<Declaration<'d>>, Vec<Declaration<'d>>) {
+    let scope = |node: Option<Node<'d, 'd>>| node.into_iter().flat_map(|node| node.namespaces());
+    let count = |node: Option<Node<'d, 'd>>| node.map_or(0, |node| node.namespaces().len());
+    let (one_count, other_count) = (count(Some(one)), count(other));
+    let shorter = one_count.min(other_count);
+    // An element's own declarations come first. Most elements have none: without this, many of them within many
+    // declarations take long.
+    let ends = scope(Some(one)).skip(one_count - shorter).zip(scope(other).skip(other_count - shorter));
+    let shared = ends.fold(0, |shared, (one, other)| if std::ptr::eq(one, other) { shared + 1 } else { 0 });
+    let rest = |node, count: usize| {
+        let declared = scope(node).take(count - shared).filter(|namespace| !namespace.uri().is_empty());
+        let mut declared: Vec<_> =
+            declared.map(|namespace| (namespace.name().unwrap_or_default(), namespace.uri())).collect();
+        declared.sort_unstable();
+        declared
+    };
+    (rest(Some(one), one_count), rest(other, other_count))
 }

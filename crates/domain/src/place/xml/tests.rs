@@ -67,6 +67,9 @@ fn spellings_of_one_document_are_the_same_and_no_others() {
         &["<a xmlns:p='v' xmlns:q='u' p:b='1' q:b='2'/>"],
         &["<a xmlns='u'><b/></a>", "<a xmlns='u'><b xmlns='u'/></a>"],
         &["<a xmlns='u'><b xmlns=''/></a>"],
+        &["<p:a xmlns:p='u' xmlns:q='u'><p:b/></p:a>", "<q:a xmlns:p='u' xmlns:q='u'><p:b/></q:a>"],
+        &["<a xmlns:p='u' xmlns:q='v'><p:b/></a>"],
+        &["<a xmlns:p='u' xmlns:q='v'><q:b/></a>"],
         &["<p:a xmlns:p='u' xmlns='v'><p:b t='T'/></p:a>"],
         &["<p:a xmlns:p='u' xmlns='v'><p:b xmlns='' t='T'/></p:a>"],
         &["<p:a xmlns:p='u' xmlns='w'><p:b t='T'/></p:a>"],
@@ -97,12 +100,31 @@ fn a_body_that_programs_read_in_different_ways_is_unreadable() {
     let namespaces = |count: usize| (0..count).map(|number| format!(" xmlns:a{number}='u'")).collect::<String>();
     assert!(all(format!("<a{}/>", namespaces(64)).as_bytes()).is_some());
     let declared = (0..1025).map(|number| format!("<b xmlns='u{number}'/>")).collect::<String>();
+    // `xmlns:p` counts with the URI.
+    let long = |length: usize| format!("<a xmlns:p='{}'/>", "u".repeat(length - 7));
+    assert!(all(long(256).as_bytes()).is_some());
+    assert!(all(long(256).replace("uuuu", "&#117;u&amp;&#xe9;").as_bytes()).is_none());
+    assert!(all(long(256).replace("uuuu", "&#117;&#x75;&#xe9;").as_bytes()).is_some());
+    // In the first two, each element takes about 2,000 comparisons, and in the last two 32,000 and 250.
+    let redeclared = |blanks: usize| {
+        let elements = format!("<b xmlns:x='u'/>{}", " ".repeat(blanks)).repeat(1000);
+        format!("<a{}>{elements}</a>", namespaces(62))
+    };
+    let rows = |count: usize| format!("<a>{}</a>", format!("<b{}/>", attributes(count)).repeat(300));
+    let prefixed = |count: usize| format!("<a xmlns:a='u'>{}</a>", rows(count).replace(" a", " a:a"));
+    assert!(all(redeclared(500).as_bytes()).is_some());
+    assert!(all(rows(32).as_bytes()).is_some());
+    assert!(all(prefixed(32).as_bytes()).is_some());
     let large = [
         nested(129),
         "<a>".repeat(100_000),
         format!("<a{}/>", attributes(257)),
         format!("<a{}><b xmlns:b='u'/></a>", namespaces(64)),
         format!("<a>{declared}</a>"),
+        long(257),
+        redeclared(400),
+        rows(256),
+        prefixed(64),
         format!("<a>{}</a>", "<b/>".repeat(1 << 18)),
         format!("<a>{}</a>", "=".repeat((1 << 18) + 1)),
     ];
@@ -172,6 +194,7 @@ fn a_body_that_programs_read_in_different_ways_is_unreadable() {
         "<?XML a?><a/>",
         "<a><?b+c?></a>",
         "<a><??></a>",
+        "<a><?></a>",
         "<?xml?><a/>",
         "<?xml version='1.1'?><a/>",
         "<?xml encoding='utf-8'?><a/>",
@@ -274,6 +297,60 @@ fn parts_are_named_by_the_way_to_them() {
     let long = format!("<{0}>1</{0}>", "a".repeat(300));
     assert_eq!(all(long.as_bytes()).unwrap().len(), 1);
     assert_ne!(all(long.as_bytes()), all(long.replace('1', "2").as_bytes()));
+}
+
+#[test]
+fn a_value_of_a_path_beyond_the_last_part_counts_in_the_form() {
+    let body = |last: usize| {
+        format!("<a>{}</a>", (0..=last).map(|number| format!("<b{number}>1</b{number}>")).collect::<String>())
+    };
+    let paths = |last: usize| all(body(last).as_bytes()).unwrap();
+    assert_eq!((paths(4094).len(), paths(4095).len(), paths(5000).len()), (4096, 4097, 4097));
+    let changed = body(5000).replace("<b5000>1", "<b5000>2");
+    let differing = paths(5000).into_iter().zip(all(changed.as_bytes()).unwrap()).filter(|(one, other)| one != other);
+    assert_eq!(differing.map(|((place, _), _)| place).collect::<Vec<_>>(), ["xml:"]);
+    // A path that has a part keeps it.
+    let again = body(5000).replace("</a>", "<b0>2</b0></a>");
+    assert_ne!(all(again.as_bytes()).unwrap()[1], paths(5000)[1]);
+}
+
+#[test]
+fn a_long_namespace_is_in_the_form_once() {
+    let uri = "u".repeat(249);
+    let form = |selection: &[&str], body: &str| selected(body.as_bytes(), selection, &[]).unwrap().remove(0).1.len();
+    let elements = format!("<p:b xmlns:x='u'/>{}<c p:d=''/>", "<p:b p:k=''/>".repeat(1000));
+    let body = format!("<p:a xmlns:p='{uri}' xmlns:{}='u'>{elements}</p:a>", &uri[1..]);
+    assert!(form(&[], &body) < 60 * 1000, "{}", form(&[], &body));
+    assert!(form(&["/a/b", "/a/c/@d"], &body) < 60 * 1000, "{}", form(&["/a/b", "/a/c/@d"], &body));
+}
+
+#[test]
+fn namespaces_of_included_elements_count_and_no_others() {
+    let of = |body: &str| selected(body.as_bytes(), &["/o/l", "/o/m/@k"], &[]).unwrap();
+    let spellings: &[&[&str]] = &[
+        &[
+            "<o xmlns:p='u' xmlns:q='v'><l/><p:l/><m k=''/></o>",
+            "<o xmlns:q='v' xmlns:p='u'><q:m/><l/><q:n/><p:l/><m k=''/></o>",
+            "<o xmlns:p='u' xmlns:q='v'><n xmlns='w'><l/></n><l/><m/><p:l/><m k=''/></o>",
+            "<o><l xmlns:p='u' xmlns:q='v'/><p:l xmlns:q='v' xmlns:p='u'/><m xmlns:p='u' xmlns:q='v' k=''/></o>",
+        ],
+        &["<o xmlns:p='u'><l/><p:l/><m k=''/></o>"],
+        &["<o xmlns:p='u' xmlns:q='v'><l/><q:l/><m k=''/></o>"],
+        &["<o xmlns:p='u'><l xmlns:q='v'/><p:l xmlns:q='v'/><m k=''/></o>"],
+        &["<o xmlns:p='u'><l xmlns:q='v'/><p:l/><m xmlns:q='v' k=''/></o>"],
+        &["<o xmlns:p='u'><l/><p:l xmlns:q='v'/><m xmlns:q='v' k=''/></o>"],
+        &["<o xmlns:p='u'><l xmlns:q='v'/><p:l xmlns:q='w'/><m xmlns:q='v' k=''/></o>"],
+        &["<o xmlns:p='u'><l xmlns='v'/><p:l/><m xmlns='v' k=''/></o>"],
+        &["<o><l xmlns:p='u' xmlns:q='v' xmlns:r='w'/><l xmlns:p='u' xmlns:q='x' xmlns:r='w'/></o>"],
+        &["<o><l xmlns:p='u' xmlns:q='v' xmlns:r='w'/><l xmlns:p='u' xmlns:q='y' xmlns:r='w'/></o>"],
+        &["<o xmlns:p='u'><l xmlns='v'/><p:l xmlns='v'/><m xmlns='v' k=''/></o>"],
+    ];
+    for (number, same) in spellings.iter().enumerate() {
+        for body in *same {
+            let differing = spellings.iter().enumerate().filter(|(_, other)| of(other[0]) == of(body));
+            assert_eq!(differing.map(|(other, _)| other).collect::<Vec<_>>(), [number], "{body}");
+        }
+    }
 }
 
 #[test]
