@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
 use http::{Method, StatusCode, request};
 
-use super::fingerprinting::Fingerprinting;
+use super::fingerprinting::{Fingerprinting, LARGE_DOCUMENT};
 use super::key_location;
 use oncegate_domain::jsonrpc::{RpcCall, RpcMessage, RpcOperation, is_declared};
 use oncegate_domain::normal_path::RequestPath;
@@ -16,10 +16,6 @@ use oncegate_http::protocol::charset;
 use oncegate_http::protocol::graphql::GraphqlBodyForm;
 use oncegate_http::protocol::refusal::Refusal;
 use oncegate_settings::{Dialect, Route};
-
-/// The size from which a body is large: a document takes up to 0.1 µs for each byte, ten times as long as JSON for a
-/// fingerprint.
-pub(super) const LARGE_BODY: usize = 8 * 1024;
 
 /// What a request's body says about its admission.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,7 +93,7 @@ pub(super) async fn read(
     route: &Arc<Route>,
     fingerprinting: &Fingerprinting,
 ) -> BodyOperation {
-    if body.len() < LARGE_BODY {
+    if body.len() < LARGE_DOCUMENT {
         return read_at_once(head, body, route);
     }
     let (body, route) = (body.clone(), Arc::clone(route));
@@ -203,7 +199,8 @@ mod tests {
         let (free, freed) = mpsc::channel::<()>();
         let mut occupied = pin!(fingerprinting.run_on_thread(move || freed.recv()));
         assert!(occupied.as_mut().poll(&mut context).is_pending());
-        let bodies = [10, LARGE_BODY].map(|blanks| format!("{}{{\"query\":\"{{ a }}\"}}", " ".repeat(blanks)).into());
+        let bodies =
+            [10, LARGE_DOCUMENT].map(|blanks| format!("{}{{\"query\":\"{{ a }}\"}}", " ".repeat(blanks)).into());
         let [mut small, mut large] = bodies.each_ref().map(|body| Box::pin(read(&head, body, &route, &fingerprinting)));
         let only_reads = BodyOperation::Passes { only_reads: true };
         assert_eq!(small.as_mut().poll(&mut context), Poll::Ready(only_reads));

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http::Request;
 
 use super::caller_token::CallerToken;
-use super::fingerprinting::{Fingerprinting, LARGE_BODY};
+use super::fingerprinting::{Fingerprinting, LARGE_BODY, LARGE_DOCUMENT};
 use super::incoming::Incoming;
 use super::key_location::{self, FoundKey};
-use super::{body_operation, scope};
+use super::scope;
 use crate::instance::metrics::MethodLabel;
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::key::Key;
@@ -80,8 +80,8 @@ impl Incoming<'_> {
         let Self { route, scope, .. } = *self;
         let rule = &route.options.key;
         let is_given = self.given_key.is_some();
-        let has_document = rule.places().any(|place| matches!(place, Place::Graphql(_)));
-        let large_body = if has_document { body_operation::LARGE_BODY } else { LARGE_BODY };
+        let has_document = rule.places().chain(scope.places()).any(Place::is_slow);
+        let large_body = if has_document { LARGE_DOCUMENT } else { LARGE_BODY };
         let values = match (body.filter(|body| body.len() >= large_body), fingerprinting) {
             // The thread of the consumers serves no client.
             _ if is_given => IdentityValues { key: None, scope: self.read_scope_places(body) },
