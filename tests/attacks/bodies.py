@@ -4,8 +4,8 @@ When a reader gets another limit, the body that is dearest within it belongs her
 """
 
 MIB = 1 << 20
-# Long beside an element of 4 bytes: a reader that writes or compares the namespace of each takes 500 times the body.
-NAMESPACE_LENGTH = 2_000
+# As long as a namespace may be, its declaration counted with it: 60 times an element of 4 bytes.
+NAMESPACE_LENGTH = 256 - len("xmlns:x")
 # Dashes nearly are it at each byte.
 BOUNDARY = b"-" * 69 + b"x"
 
@@ -41,23 +41,36 @@ def nest(levels, wrap, content):
 
 def xml_bodies():
     start, end, long = b'<a k="k">', b"</a>", b"l" * 220
-    names = [f"{chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(250)]
-    attributes = "".join(f' {name}=""' for name in names).encode()
-    declared = b"<a k='k'" + b"".join(b" xmlns:%s='u'" % name.encode() for name in names[:62]) + b">"
+    names = [b"%c%c" % (97 + number // 26, 97 + number % 26) for number in range(250)]
+    uri = b"u" * NAMESPACE_LENGTH
+
+    def attributes(count, prefix=b""):
+        return b"".join(b' %s%s=""' % (prefix, name) for name in names[:count])
+
+    def declared(count, length=2):
+        """A start tag with namespaces whose prefixes differ in their last letters."""
+        return b"<a k='k'" + b"".join(b" xmlns:%s='u'" % name.rjust(length, b"p") for name in names[:count]) + b">"
+
     laughs = b"".join(b'<!ENTITY e%d "%s">' % (number + 1, b"&e%d;" % number * 10) for number in range(9))
     dtd = b'<!DOCTYPE a [<!ENTITY e0 "ha"><!ENTITY x SYSTEM "file:///etc/passwd">' + laughs + b"]>" + start
+    large = "more attributes"
     return {
         "deep": ("deeper than 128", fill(start, b"<a>", b"")),
         "entities": ("document type", fill(dtd, b"&e9;&x;", end)),
-        "one element's attributes": ("more attributes", fill(b'<a k="k"', lambda number: b' a%d=""' % number, b"/>")),
-        "nodes": (201, fill(start, b"<b/>", end)),
+        "one element's attributes": (large, fill(b'<a k="k"', lambda number: b' a%d=""' % number, b"/>")),
+        "attributes": (large, fill(start, b"<b%s/>" % attributes(250), end)),
+        "declarations": (large, fill(declared(62), b"<b xmlns:x='u'/>", end)),
+        "namespaces in scope": (large, fill(declared(62), b"<b/>", end)),
+        "long namespace": (large, fill(b"<a k='k' xmlns='%suuu'>" % uri, b"<b/>", end)),
+        "nodes": (201, fill(b"<a k='k' xmlns='%s'>" % uri[2:], b"<b/>", end)),
         "references": (201, fill(start, b"&#65;", end)),
-        # Each has a long path of its own.
-        "attributes": (201, fill(start + b"<%s>" % long, lambda number: b"<b%d%s/>" % (number, attributes), b"</%s>" % long + end)),
-        "declarations": (201, fill(declared, b"<b xmlns:x='u'/>", end)),
-        "namespace": (201, fill(b"<a k='k' xmlns='" + b"u" * NAMESPACE_LENGTH + b"'>", b"<b/>", end)),
-        "namespace of attributes": (201, fill(b"<a k='k' xmlns:x='" + b"u" * NAMESPACE_LENGTH + b"'>",
-                                              b"<b" + attributes.replace(b" ", b" x:") + b"/>", end)),
+        # Those below take nearly as many comparisons as a document may. Each of these attributes has a long path of its own.
+        "paths": (201, fill(start + b"<%s>" % long, lambda number: b"<b%d%s/>" % (number, attributes(45)), b"</%s>" % long + end)),
+        "prefixed attributes": (201, fill(b"<a k='k' xmlns:x='%s'>" % uri, b"<b" + attributes(31, b"x:") + b"/>", end)),
+        "lookups": (201, fill(declared(16), b"<b/>", end)),
+        "few namespaces and a declaration": (201, fill(declared(9), b"<b xmlns:x='u'/>", end)),
+        "many namespaces and a declaration": (201, fill(declared(62, 240), b"<b xmlns:x='u'>" + b"t" * 510 + b"</b>", end)),
+        "two namespaces": (201, fill(b"<a k='k' xmlns:x='%s' xmlns:y='%s'>" % (uri, uri[1:] + b"v"), b"<x:b/><y:b/>", end)),
     }
 
 
