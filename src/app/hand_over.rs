@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::StartError;
 use super::listeners::{CLIENTS, OPERATORS};
-use super::reload::LoadConfig;
+use super::reload::{ANOTHER_STORE, LoadConfig, is_another_store};
 use super::route_identities;
 use oncegate_engine::instance::Instance;
 use oncegate_settings::StoreLocation;
@@ -92,12 +92,18 @@ impl HandOverRequests {
         let url = &new.start.store.url;
         let remembered = match (url, &instance.config.store.url) {
             // It ends with this process.
-            (StoreLocation::Memory, _) => return Ok(()),
-            (url, own) if is_same_store(url, own) => {
+            (StoreLocation::Memory, StoreLocation::Memory) => return Ok(()),
+            (url, own) if *own != StoreLocation::Memory && is_another_store(url, own) => {
+                return Err(format!("store.url has changed: {ANOTHER_STORE}"));
+            }
+            (url, own) if url == own || matches!(url, StoreLocation::Sqlite(_)) => {
                 let found = route_identities::find_remembered(&instance.store, &new.live).await;
                 found.map_err(StartError::RouteIdentities)
             }
-            _ => {
+            (url, _) => {
+                if let (StoreLocation::Postgres(_), Err(refusal)) = (url, instance.store.relocate(url).await) {
+                    return Err(format!("store.url has changed: {}", refusal.describe()));
+                }
                 let found = store::remembered_route_identities(&StoreSettings::from(&new)).await;
                 let found = found.map(|all| route_identities::select_remembered(all, &new.live));
                 found.map_err(|error| StartError::Store(url.clone(), error))
@@ -108,16 +114,6 @@ impl HandOverRequests {
             Err(error) if !error.is_outage() => Err(error.to_string()),
             Err(_) | Ok(()) => Ok(()),
         }
-    }
-}
-
-/// Whether both are this process's store, as far as that shows without a connection.
-fn is_same_store(url: &StoreLocation, own: &StoreLocation) -> bool {
-    match (url, own) {
-        (StoreLocation::Sqlite(path), StoreLocation::Sqlite(own)) => {
-            path == own || path.canonicalize().is_ok_and(|path| own.canonicalize().is_ok_and(|own| path == own))
-        }
-        (url, own) => url == own,
     }
 }
 

@@ -282,6 +282,10 @@ async fn store_changes(running: &Config, new: &Config, instance: &Instance) -> R
 /// alone: the database may get the new password later than the file, and each new connection reads the file again.
 async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), Vec<String>> {
     let (before, location) = (&running.store_url, &new.store_url);
+    if is_another_store(location, before) {
+        tracing::error!(why = ANOTHER_STORE, "store.url has changed, and the running configuration stays");
+        return Err(vec![format!("store.url has changed: {ANOTHER_STORE}")]);
+    }
     let (StoreLocation::Postgres(before), StoreLocation::Postgres(url)) = (before, location) else { return Ok(()) };
     if before == url {
         return Ok(());
@@ -294,6 +298,23 @@ async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> 
     }
     tracing::error!(why, "store.url has changed, and the running configuration stays");
     Err(vec![format!("store.url has changed: {why}")])
+}
+
+/// The reason for which a store that is another one is refused.
+pub(super) const ANOTHER_STORE: &str =
+    "it leads to another store, which does not know the keys: their retries would be executed again";
+
+/// Whether it is not this process's store, as far as that shows without a connection.
+pub(super) fn is_another_store(url: &StoreLocation, own: &StoreLocation) -> bool {
+    match (url, own) {
+        (StoreLocation::Sqlite(path), StoreLocation::Sqlite(own)) => {
+            path != own && path.canonicalize().ok().is_none_or(|path| own.canonicalize().ok() != Some(path))
+        }
+        (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) | (StoreLocation::Memory, StoreLocation::Memory) => {
+            false
+        }
+        _ => true,
+    }
 }
 
 /// Stores the salts as the new secrets demand, and finds those of new services.

@@ -86,10 +86,8 @@ impl StartConfig {
         // A field that is left out of the list is an unused one here.
         let Self { listen, service, drain_delay, drain_timeout, limits, admin, store, cache, telemetry, events } = self;
         let mut newer_store = newer.store.clone();
-        // A reload has moved the store there.
-        if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&store.url, &newer.store.url) {
-            newer_store.url = store.url.clone();
-        }
+        // A reload has moved the store there, or is refused.
+        newer_store.url = store.url.clone();
         // It is for one start.
         newer_store.accept_route_changes.clone_from(&store.accept_route_changes);
         let changes = [

@@ -161,6 +161,17 @@ async fn settings_that_need_a_restart_are_logged() {
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 
+#[tokio::test]
+async fn a_reload_that_leads_to_another_store_is_refused() {
+    let world = World::start(Store::sqlite()).await;
+    let text = std::fs::read_to_string(world.proxy.file()).unwrap();
+    for (times, other) in ["sqlite:other.db", "postgres://nobody@127.0.0.1:1/other"].into_iter().enumerate() {
+        let text = text.replace(&world.store.url(), other);
+        reload(&world, &text, "store.url has changed, and the running configuration stays", times + 1).await;
+    }
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+}
+
 on_both_stores!(a_reload_does_not_disturb_running_requests);
 async fn a_reload_does_not_disturb_running_requests(store: Store) {
     let world = World::guarding(store, "in_flight = \"wait\"").await;
