@@ -55,6 +55,14 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     let metrics = Metrics::of(&world.proxy).await;
     let count = |fault: &str| metrics.get(&format!("oncegate_signatures_refused_total{{fault=\"{fault}\"}}"));
     assert_eq!((count("wrong"), count("missing")), (1.0, 2.0));
+    world.proxy.wait_for_logs("request", 3).await;
+    let logged: Vec<_> =
+        world.proxy.logged().into_iter().filter(|line| line["refusal"] == "signature-invalid").collect();
+    let faults: Vec<_> = logged.iter().map(|line| (&line["route"], &line["fault"])).collect();
+    assert_eq!(
+        faults,
+        [(&"pay".into(), &"wrong".into()), (&"pay".into(), &"missing".into()), (&"pay".into(), &"missing".into())]
+    );
     // What no route takes changes nothing on the path of a verified sender either.
     for method in ["PUT", "PATCH", "DELETE"] {
         let forged = world.proxy.client().request(method, "/pay").anonymous().json("{}").send().await;
@@ -78,6 +86,14 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
     let hop = github(&world, "a shared secret", "d-2", "{}").field("Connection", "x-hub-signature-256").send().await;
     assert_eq!(hop.outcome(), (400, "bad-request".to_owned()), "the service needs the signature too");
     assert_eq!(world.upstream.calls(), 3);
+}
+
+#[tokio::test]
+async fn the_largest_event_of_github_which_repeats_none_is_not_too_large() {
+    let world = receiving(Store::sqlite(), "github", SECRETS).await;
+    let largest = format!("\"{}\"", "a".repeat(25_000_000 - 2));
+    let answer = github(&world, "a shared secret", "d-1", &largest).send().await;
+    assert_eq!(answer.oncegate_status(), Some("executed"));
 }
 
 on_both_stores!(a_redelivery_by_a_person_is_handled_anew_once);

@@ -101,15 +101,21 @@ impl Gate {
             // An attempt of this key runs here, although the store says that it is over.
             return self.postpone(lease, entry, &route.options.retry, route.options.ttl).await;
         }
-        if delivery.number > 1 {
+        let is_repetition = delivery.accepted_at.is_none();
+        if delivery.number > 1 && !is_repetition {
             guarded.count_start(false, &self.instance);
         }
         let context = guarded.context_without_client(None, &self.instance.observability);
+        context.note(|state| state.is_repetition = is_repetition);
         let outcome = self.forward(guarded, lease, entry, Some(reserving_since), &context).await;
         context.note_outcome(&outcome);
         match delivery_result(outcome, &route).await {
             None => {
-                tracing::info!(record = %id, route = %route.name, attempt, "delivered");
+                if is_repetition {
+                    tracing::info!(record = %id, route = %route.name, attempt, "the vendor has told the outcome");
+                } else {
+                    tracing::info!(record = %id, route = %route.name, attempt, "delivered");
+                }
                 DeliveryProgress::Completed
             }
             Some(result) => {
@@ -158,7 +164,12 @@ impl Gate {
                 (&[StateKind::Unknown], tried(&text))
             }
             DeliveryResult::Retry(text) | DeliveryResult::Unknown(text) => {
-                tracing::info!(record = %id, route = %route.name, tries, result = text, "not delivered yet");
+                if delivery.accepted_at.is_some() {
+                    tracing::info!(record = %id, route = %route.name, tries, result = text, "not delivered yet");
+                } else {
+                    tracing::info!(record = %id, route = %route.name, tries, result = text,
+                        "the vendor has not told the outcome yet; the same request is sent again");
+                }
                 return;
             }
         };

@@ -89,9 +89,11 @@ pub(super) async fn persist(
     })
 }
 
-/// Counts an outcome that is unknown, once for each attempt.
+/// Counts an outcome that is unknown, once for each attempt. A repetition at a vendor has found it unknown.
 fn count_unknown(instance: &Instance, settlement: &Settlement) {
-    if let (AttemptOutcome::Unknown(cause), Some(lease)) = (&settlement.outcome, settlement.lease_to_restore()) {
+    if let (AttemptOutcome::Unknown(cause), Some(lease)) = (&settlement.outcome, settlement.lease_to_restore())
+        && lease.delivery.is_none_or(|delivery| delivery.accepted_at.is_some())
+    {
         let ReserveRequest { service, route, .. } = &*lease.reserve_request;
         instance.observability.metrics.count_unknown((service, route), *cause);
     }

@@ -90,6 +90,8 @@ pub struct TraceState {
     pub oncegate_status: Option<OncegateStatus>,
     /// The slug of the problem for which the request was refused.
     refusal: Option<&'static str>,
+    /// Why its signature or token is not valid.
+    fault: Option<&'static str>,
     /// Whether Oncegate or its store was the cause.
     has_failed: bool,
     /// The parts in which the request differs from the one that its key belongs to.
@@ -102,6 +104,8 @@ pub struct TraceState {
     pub cause: Option<UnknownCause>,
     /// Whether no client waits for a response: a delivery or a message.
     pub has_no_client: bool,
+    /// Whether it repeats an attempt of unknown outcome at a vendor: it is nobody's request, and answers none.
+    pub is_repetition: bool,
     /// The broker of a message.
     pub broker: Option<MessageBroker>,
     /// The first bytes of the key, and their number.
@@ -205,7 +209,7 @@ impl RequestTrace {
     /// Notes the problem for which the request is refused.
     pub fn note_refusal(&self, refusal: &Refusal) {
         let mut state = self.state.lock();
-        state.refusal = Some(refusal.slug());
+        (state.refusal, state.fault) = (Some(refusal.slug()), refusal.fault());
         state.has_failed = refusal.is_own_failure();
         state.differs = Some(refusal.differs()).filter(|names| !names.is_empty()).map(|names| names.join(", ").into());
     }
@@ -281,7 +285,9 @@ impl Drop for RequestTrace {
     fn drop(&mut self) {
         let state = std::mem::take(self.state.get_mut());
         let total = state.answered.map_or_else(|| self.began.elapsed(), |(_, total)| total);
-        if let (Some(route), Some(oncegate_status)) = (state.guarding_route(), state.oncegate_status) {
+        if let (Some(route), Some(oncegate_status), false) =
+            (state.guarding_route(), state.oncegate_status, state.is_repetition)
+        {
             route.requests.count(oncegate_status);
             route.failed.inc_by(u64::from(state.has_failed));
             route.recent.count(oncegate_status, BootInstant::now());
@@ -317,6 +323,7 @@ impl RequestTrace {
             method,
             oncegate_status: state.oncegate_status.map(OncegateStatus::name),
             refusal: state.refusal,
+            fault: state.fault,
             differs: state.differs.as_deref(),
             status,
             attempt: state.attempt,

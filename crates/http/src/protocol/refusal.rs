@@ -197,6 +197,15 @@ impl Refusal {
         }
     }
 
+    /// Returns the reason for which the request's signature or token is not valid.
+    pub fn fault(&self) -> Option<&'static str> {
+        match self {
+            Self::SignatureInvalid(fault) => Some(fault.name()),
+            Self::TokenInvalid(fault) => Some(fault.name()),
+            _ => None,
+        }
+    }
+
     pub fn oncegate_status(&self) -> OncegateStatus {
         self.row().oncegate_status
     }

@@ -22,6 +22,9 @@ pub struct RequestLine<'a> {
     /// The slug of the problem for which Oncegate refused the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<&'a str>,
+    /// Why the request's signature or token is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<&'a str>,
     /// The parts in which the request differs from the one that its key belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differs: Option<&'a str>,
@@ -92,6 +95,7 @@ impl RequestLine<'_> {
             method = self.method,
             oncegate_status = self.oncegate_status,
             refusal = self.refusal,
+            fault = self.fault,
             differs = self.differs,
             status = self.status,
             attempt = self.attempt,
@@ -133,6 +137,7 @@ mod tests {
         method: "POST",
         oncegate_status: Some("executed"),
         refusal: None,
+        fault: None,
         differs: None,
         status: Some(201),
         attempt: Some(2),
