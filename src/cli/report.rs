@@ -19,7 +19,7 @@ use super::client::{self, Connected, InstanceArguments};
 use super::{CommandError, block_on, create, failed, load_without_secrets, load_without_service, print, require_file};
 use oncegate_config as config;
 use oncegate_domain::rfc3339;
-use oncegate_settings::{Config, LoadedConfig};
+use oncegate_settings::{Config, LoadedConfig, StoreLocation};
 use oncegate_store::{self as store, StoreSettings};
 use oncegate_telemetry::logs::LogExcerpt;
 
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), CommandError> {
             section("Versions", &versions()),
             section("Configuration", &describe_config(&config)),
             section("Instance", &describe_instance(instance).await),
-            section("Store", &describe_store(&config, has_secrets).await),
+            section("Store", &describe_store(&config, has_secrets, instance).await),
             log.map_or_else(String::new, |log| section("Log", &log)),
         ];
         Ok(parts.concat())
@@ -140,13 +140,16 @@ async fn describe_work(instance: &Connected) -> Result<String, CommandError> {
     Ok(format!("### Keys\n\n{state}\n\n{}", block(counts)))
 }
 
-async fn describe_store(config: &LoadedConfig, has_secrets: bool) -> String {
+async fn describe_store(config: &LoadedConfig, has_secrets: bool, instance: &InstanceArguments) -> String {
     if !has_secrets {
         return "The store was not asked: a secret or a variable of the configuration is missing here.".into();
     }
     let location = &config.start.store.url;
     if let Err(error) = require_file(location) {
         return say_why("The store was not asked", &error);
+    }
+    if matches!(location, StoreLocation::Sqlite(_)) && matches!(instance.find().await, Ok(Some(_))) {
+        return "A file, which the instance above has open: it alone can read it, and has counted its keys.".into();
     }
     let settings = StoreSettings { migrate: false, ..StoreSettings::from(config) };
     store::describe(&settings).await.unwrap_or_else(|error| {

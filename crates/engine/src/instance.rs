@@ -240,7 +240,7 @@ fn attempt_time_limit(store: &StoreConfig, route: &Route) -> Duration {
 
 /// The time from a reservation of the route until its attempt is quiet: its time limit, and what no attempt outlasts it
 /// by.
-pub fn quiet_time(store: &StoreConfig, route: &Route) -> Duration {
+fn quiet_time(store: &StoreConfig, route: &Route) -> Duration {
     attempt_time_limit(store, route) + route.quiet_after
 }
 

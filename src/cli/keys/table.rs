@@ -26,13 +26,18 @@ fn paint(state: &str, padded: String, has_colours: bool) -> String {
     if has_colours { format!("\x1b[{colour}m{padded}\x1b[0m") } else { padded }
 }
 
+/// The state, and whether the key counts as forgotten, or as expired, although the reaper has not come yet.
+fn shown_state(key: &Value) -> String {
+    text(key, "state") + if key["lapsed"] == true { ", past its TTL" } else { "" }
+}
+
 pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     let now = SystemTime::now();
     let mut rows = vec![["STATE", "TRIES", "MADE", "SETTLED", "ROUTE", "KEY", "ID"].map(str::to_owned).to_vec()];
     rows.extend(keys.iter().map(|key| {
         let id = text(key, "id");
         vec![
-            text(key, "state"),
+            shown_state(key),
             key["attempts"].to_string(),
             age(now, &key["created_at"]),
             age(now, &key["settled_at"]),
@@ -46,7 +51,8 @@ pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
             let padded = format!("{cell:<width$}");
-            if column == 0 { paint(cell, padded, has_colours) } else { padded }
+            let state = cell.split(',').next().unwrap_or_default();
+            if column == 0 { paint(state, padded, has_colours) } else { padded }
         });
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
@@ -56,7 +62,7 @@ pub(super) fn render_list(keys: &[Value], has_colours: bool) -> String {
 pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
-    let state = paint(&text(key, "state"), text(key, "state"), has_colours);
+    let state = paint(&text(key, "state"), shown_state(key), has_colours);
     for name in [
         "id",
         "key",
@@ -74,12 +80,12 @@ pub(super) fn render_key(key: &Value, has_colours: bool) -> String {
     ] {
         match name {
             "cause" | "client_address" | "path" | "trace_id" | "vendor_key" if key[name].is_null() => {}
-            "state" if key["lapsed"] == true => line(name, format!("{state}, past its TTL")),
             "state" => line(name, state.clone()),
             _ => line(name, text(key, name)),
         }
     }
-    for name in ["created_at", "reserved_at", "deadline", "settled_at", "expires_at", "quiet_at", "inquire_at"] {
+    let times = ["created_at", "reserved_at", "deadline", "settled_at", "expires_at", "quiet_at", "inquire_at"];
+    for name in times.into_iter().chain(["next_try_at", "repeats_until"]) {
         if !key[name].is_null() {
             line(name, text(key, name));
         }
@@ -178,6 +184,11 @@ mod tests {
         );
         assert!(plain.contains("\\u{1b}[2J") && plain.contains('…') && !plain.contains('\x1b'), "{plain}");
         assert!(render_list(&keys, true).contains("\x1b[33munknown"));
+        let mut late = key("k", "completed");
+        late["lapsed"] = json!(true);
+        for text in [render_list(&[late.clone()], true), render_key(&late, true)] {
+            assert!(text.contains("\x1b[32mcompleted, past its TTL"), "{text}");
+        }
     }
 
     #[test]

@@ -36,7 +36,9 @@ async fn a_late_retry_is_refused_after_the_reaper_has_come(store: Store) {
     let mut world = refusing(store, "30d", "100ms").await;
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
     expires(&world, "k-1").await;
-    Operator::of(&world.proxy).id_when("k-1", "expired").await;
+    let id = Operator::of(&world.proxy).id_when("k-1", "expired").await;
+    let shown = Operator::of(&world.proxy).get(&format!("/api/v1/keys/{id}")).await.1;
+    assert_eq!(shown["timeline"][0]["state"], "completed", "its attempt was: {shown}");
     expires(&world, "k-1").await;
     world.crash_and_restart().await;
     expires(&world, "k-1").await;

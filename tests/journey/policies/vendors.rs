@@ -7,6 +7,7 @@ use harness::metrics::Metrics;
 use harness::operator::Operator;
 use harness::vendor::{VendorDouble, VendorFault, VendorRules};
 use harness::{Response, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route, skip};
+use oncegate_domain::rfc3339;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const STRIPE: VendorRules = VendorRules { field: "idempotency-key", window: DAY };
@@ -42,6 +43,29 @@ async fn a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits(sto
     assert_eq!(vendor.charges().len(), 3);
     let states: Vec<_> = Operator::of(&world.proxy).keys("state=unknown").await;
     assert!(states.is_empty(), "{states:?}");
+}
+
+on_both_stores!(a_repetition_at_a_vendor_is_shown_and_counts_as_no_answer_and_no_unknown_key);
+async fn a_repetition_at_a_vendor_is_shown_and_counts_as_no_answer_and_no_unknown_key(store: Store) {
+    let vendor = VendorDouble::start(STRIPE).await;
+    let lines = "vendor = \"stripe\"\nwait_timeout = \"100ms\"\nretry = { base = \"1s\", cap = \"1s\" }";
+    let world = calling(store, &vendor, lines).await;
+    vendor.then(vec![VendorFault::LosesAnswer; 3]);
+    let refused = world.pay("k-1").send().await;
+    assert_eq!((refused.status, refused.oncegate_status()), (409, Some("unknown")));
+    assert!(refused.text().contains("may be asking the service"), "{}", refused.text());
+    let operator = Operator::of(&world.proxy);
+    let path = format!("/api/v1/keys/{}", operator.id("k-1").await);
+    let due = async || Some(operator.get(&path).await.1).filter(|shown| shown["next_try_at"].is_string());
+    let shown = eventually(TEST_TIMEOUT, due).await;
+    let time = |name: &str| rfc3339::parse(shown[name].as_str().unwrap()).unwrap();
+    assert_eq!(time("repeats_until").duration_since(time("created_at")).unwrap(), DAY * 3 / 4, "{shown}");
+    operator.id_when("k-1", "completed").await;
+    let metrics = Metrics::of(&world.proxy).await;
+    assert_eq!(metrics.get("oncegate_requests_total{route=\"pay\",status=\"unknown\"}"), 1.0);
+    assert_eq!(metrics.get("oncegate_requests_total{route=\"pay\",status=\"executed\"}"), 0.0);
+    assert_eq!(metrics.get("oncegate_unknown_total{route=\"pay\",cause=\"broken\"}"), 1.0);
+    assert_eq!(vendor.charges().len(), 1);
 }
 
 on_both_stores!(the_sdk_of_a_vendor_reads_the_refusals_as_the_vendors_errors);

@@ -1,6 +1,6 @@
 //! Operators' decisions about keys.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{dead, unknown};
 use harness::operator::{Operator, completed, not_executed};
 use harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
+use oncegate_domain::rfc3339;
 
 on_both_stores!(a_retry_gets_the_response_that_an_operator_has_entered);
 async fn a_retry_gets_the_response_that_an_operator_has_entered(store: Store) {
@@ -188,6 +189,24 @@ async fn not_executed_is_not_believed_before_the_attempt_is_quiet(store: Store) 
     assert_eq!(next.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("2"));
     assert_eq!(world.pay("k-1").send().await.comparable(), next.replayed());
+}
+
+on_both_stores!(after_a_restart_the_shown_quiet_time_is_the_one_of_the_refusal);
+async fn after_a_restart_the_shown_quiet_time_is_the_one_of_the_refusal(store: Store) {
+    let mut world = World::with(store, |setup| setup.short_leases().defaults(SOON_QUIET)).await;
+    let path = format!("/api/v1/keys/{}", unknown(&world, "k-1").await);
+    let operator = Operator::of(&world.proxy);
+    eventually(TEST_TIMEOUT, async || (operator.get(&path).await.1["quiet"] == true).then_some(())).await;
+    world.crash_and_restart().await;
+    let operator = Operator::of(&world.proxy);
+    let shown = operator.get(&path).await.1;
+    let (status, reply) = operator.resolve(shown["id"].as_str().unwrap(), not_executed(false)).await;
+    assert_eq!((status, &shown["quiet"]), (409, &json!(false)), "{reply} {shown}");
+    assert!(reply["detail"].as_str().unwrap().contains("this instance started"), "{reply}");
+    let left = Duration::from_millis(reply["quiet_in_ms"].as_u64().unwrap());
+    let shown_at = rfc3339::parse(shown["quiet_at"].as_str().unwrap()).unwrap();
+    let difference = (SystemTime::now() + left).duration_since(shown_at).unwrap_or_else(|error| error.duration());
+    assert!(difference < Duration::from_secs(2), "{difference:?}: {reply} {shown}");
 }
 
 on_both_stores!(with_the_risk_accepted_not_executed_is_believed_at_once_and_noted);

@@ -113,7 +113,7 @@ async fn a_report_has_counts_metrics_and_plans_and_nothing_of_a_request_a_caller
                 assert!(running.contains(part), "{part}: {running}");
             }
         }
-        Store::Sqlite(_) => assert!(running.contains("is in use by another process"), "{running}"),
+        Store::Sqlite(_) => assert!(running.contains("A file, which the instance above has open"), "{running}"),
     }
 
     assert_eq!(world.proxy.stop().await, Some(0));

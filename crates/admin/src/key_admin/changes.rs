@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXLOWER;
 
@@ -15,7 +15,6 @@ use oncegate_domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, Ret
 use oncegate_domain::quantity::quantity;
 use oncegate_domain::state::StateKind;
 use oncegate_engine::gate::admit::fresh_token;
-use oncegate_engine::instance::quiet_time;
 use oncegate_store::admin::{
     DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
 };
@@ -40,14 +39,6 @@ impl KeyAdmin<'_> {
         Some(route.retry_rule())
     }
 
-    /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it
-    /// does.
-    fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
-        let route = find_route(&self.config, &self.service, &entry.route)?;
-        let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
-        self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.start.store, route))
-    }
-
     /// The part of the record that decides whether the key may be executed again, without the passed times that are not
     /// certain: as this instance's gate would judge a retry. An end of a TTL that nobody has watched is none.
     fn certain_summary(&self, entry: &KeyEntry) -> RecordSummary {
@@ -64,11 +55,14 @@ impl KeyAdmin<'_> {
         Some(if is_in_doubt { ActionRisk::TtlInDoubt } else { risk })
     }
 
-    /// Whether nothing of the key's newest attempt can be running any more. Where nobody has watched the store's clock,
-    /// the operator vouches for it.
-    pub(super) fn is_quiet(&self, entry: &KeyEntry) -> bool {
+    /// The time from which nothing of the key's newest attempt can be running: the same for the page, the API and the
+    /// refusal. This instance believes it when it has watched the store's clock for long enough; where nobody has, the
+    /// operator vouches for it. `None` where the key's route is not configured here.
+    pub(super) fn quiet_at(&self, entry: &KeyEntry) -> Option<SystemTime> {
+        let quiet_after = self.retry_rule(&entry.route)?.quiet_after;
         let summary = if self.store_clock.is_some() { self.certain_summary(entry) } else { entry.summary() };
-        self.retry_rule(&entry.route).is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
+        let left = summary.until_quiet(quiet_after);
+        Some(if left.is_zero() { entry.deadline + quiet_after } else { entry.now + left })
     }
 
     /// Returns the target of a decision, unless the key's state does not allow it, or it depends on a route that is not
@@ -108,10 +102,10 @@ impl KeyAdmin<'_> {
             );
             return Err(ApiProblem::new(ProblemCode::RouteUnknown, detail).with("route", &*entry.route));
         }
-        if let Some(left) = self.unwatched_for(entry).filter(|_| must_be_quiet) {
-            // This instance has not watched the store's clock since before the attempt.
-            let why = ": the store's clock has jumped, or this instance started, since the attempt began;";
-            return Err(ApiProblem::not_quiet(left, why));
+        let left = self.quiet_at(entry).and_then(|at| at.duration_since(entry.now).ok()).unwrap_or_default();
+        // What the store's clock says, the store looks at itself. This instance has not watched it since the attempt.
+        if must_be_quiet && left > entry.summary().until_quiet(quiet_after) {
+            return Err(ApiProblem::not_quiet(left, true));
         }
         Ok(target)
     }

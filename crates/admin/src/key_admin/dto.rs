@@ -43,6 +43,14 @@ pub struct KeyDetails {
     /// The key as the vendor of its route gets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vendor_key: Option<String>,
+    /// When Oncegate sends its request again by itself: the next try of a delivery, or repetition at a vendor.
+    #[serde(serialize_with = "rfc3339::serialize", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<rfc3339::Written>")]
+    pub next_try_at: Option<SystemTime>,
+    /// The time until which it repeats the request at a vendor.
+    #[serde(serialize_with = "rfc3339::serialize", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<rfc3339::Written>")]
+    pub repeats_until: Option<SystemTime>,
     /// The time from which nothing of its newest attempt can be running; null where the route is not configured here.
     #[serde(serialize_with = "rfc3339::serialize")]
     #[schemars(with = "Option<rfc3339::Written>")]

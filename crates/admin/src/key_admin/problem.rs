@@ -145,10 +145,14 @@ impl ApiProblem {
     }
 
     /// "Not executed" cannot be believed yet, but after this time.
-    pub fn not_quiet(left: Duration, why: &str) -> Self {
+    pub fn not_quiet(left: Duration, is_unwatched: bool) -> Self {
+        let why = match is_unwatched {
+            true => "; this instance started, or the store's clock has jumped, since the attempt began",
+            false => "",
+        };
+        let seconds = left.as_millis().div_ceil(1000);
         let detail = format!(
-            "its last attempt may still be running{why} try again in {} s, or use accept_risk",
-            left.as_millis().div_ceil(1000)
+            "its last attempt may still be running at the service, also if an answer came{why}: try again in {seconds} s, or use accept_risk"
         );
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         Self::new(ProblemCode::NotQuiet, detail).with("quiet_in_ms", left_ms)
@@ -226,7 +230,7 @@ impl ApiProblem {
             DecisionResult::Gone => Self::no_such_key(),
             DecisionResult::Changed(now) => Self::key_changed(now),
             DecisionResult::Held => Self::held(),
-            DecisionResult::NotQuiet(left) => Self::not_quiet(left, ":"),
+            DecisionResult::NotQuiet(left) => Self::not_quiet(left, false),
             DecisionResult::Unfit => {
                 let (action, state) = (decision.change.action(), target.state);
                 match target.risk {

@@ -13,7 +13,7 @@ use super::{KeyAdmin, find_route};
 use oncegate_domain::execution_risk::{ActionKind, ActionRisk};
 use oncegate_domain::record::Record;
 use oncegate_domain::rfc3339;
-use oncegate_domain::state::KeyState;
+use oncegate_domain::state::{KeyState, StateKind};
 use oncegate_store::admin::{InstanceEntry, KeyEntry, KeyFilter};
 use oncegate_store::{ListAuditEntriesParams, ListInstancesParams, ListKeysParams, StoreError};
 
@@ -49,7 +49,7 @@ impl KeyAdmin<'_> {
     /// Returns all that operators may know of the key with this id, or with an id that begins so.
     pub async fn show_key(&self, id: &str) -> Result<KeyDetails, ApiProblem> {
         let mut entry = self.find_entry(id).await?;
-        let quiet_at = self.retry_rule(&entry.route).map(|rule| entry.deadline + rule.quiet_after);
+        let quiet_at = self.quiet_at(&entry);
         let (record, corrupt) = match self.store.find(entry.id).await {
             Ok(record) => (record, None),
             Err(StoreError::Corrupt(row)) => (None, Some(ResponseSummary::Corrupt { corrupt: row.to_string() })),
@@ -66,12 +66,16 @@ impl KeyAdmin<'_> {
         let params = ListAuditEntriesParams { service, id, before: None, limit: AUDIT_ENTRIES_MAX };
         let audit = self.store.list_audit_entries(params).await?;
         let proposal = self.read_proposal(audit.first(), &entry);
-        let is_quiet = self.is_quiet(&entry);
+        let is_quiet = quiet_at.is_some_and(|at| at <= entry.now);
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
         let risks = ActionKind::ALL.into_iter().filter_map(risk).collect();
-        let route = find_route(&self.config, &self.service, &entry.route).filter(|_| !entry.is_redacted());
-        let vendor_key = route.and_then(|route| route.vendor_key(&entry.key, &entry.id));
+        let route = find_route(&self.config, &self.service, &entry.route);
+        let next_try_at = entry.due_at.filter(|_| matches!(entry.state, StateKind::Queued | StateKind::Unknown));
+        let window = route.and_then(|route| route.repeat_within()).filter(|_| next_try_at.is_some());
+        let repeats_until = window.map(|window| kept_since(&entry) + window);
+        let vendor_key =
+            route.filter(|_| !entry.is_redacted()).and_then(|route| route.vendor_key(&entry.key, &entry.id));
         let vendor_key = vendor_key.map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let (path, timeline) = (entry.path.take(), timeline(&entry, &audit));
         let client_address = entry.client_address.take();
@@ -80,6 +84,8 @@ impl KeyAdmin<'_> {
             path,
             client_address,
             vendor_key,
+            next_try_at,
+            repeats_until,
             risks,
             is_quiet,
             quiet_at,
@@ -173,4 +179,11 @@ fn parse_monday(text: &str) -> Option<SystemTime> {
     let at = rfc3339::parse_written(text)?;
     let seconds = at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
     (seconds % 86_400 == 0 && (seconds / 86_400) % 7 == 4).then_some(at)
+}
+
+/// The reservation of the attempt whose request is kept for repetitions: since then each outcome was unknown. Only the
+/// last 20 attempts are there.
+fn kept_since(entry: &KeyEntry) -> SystemTime {
+    let known = entry.earlier.iter().rposition(|earlier| earlier.state != StateKind::Unknown);
+    known.map_or(entry.created_at, |last| entry.earlier.get(last + 1).map_or(entry.reserved_at, |at| at.reserved_at))
 }

@@ -62,7 +62,9 @@ pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
         let ended_at = changed_at.filter(|_| !decided);
         let took = ended_at.and_then(|end| end.duration_since(began_at).ok());
         let duration_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
-        let state = (!decided).then_some(state);
+        // The reaper has dropped its response later, and left the time alone.
+        let is_reaped = state == StateKind::Expired && !entry.is_redacted();
+        let state = (!decided).then_some(if is_reaped { StateKind::Completed } else { state });
         TimelineEvent::Attempt(TimelineAttempt { number, instance, began_at, ended_at, duration_ms, state, cause })
     };
     let earlier = entry.earlier.iter().map(|earlier| {

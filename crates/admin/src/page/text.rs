@@ -148,21 +148,23 @@ pub fn risk_acceptance(risk: ActionRisk) -> &'static str {
 pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
     match state {
         StateKind::Dead if accepted => {
-            "Oncegate accepted it for delivery and has given it up: nothing delivers it until you decide. Its caller was told 202, and retries get 202 too."
+            "Oncegate accepted it for delivery and has given it up: nothing delivers it until you decide. Retries are told that it is accepted, as its caller was."
         }
         StateKind::Unknown if accepted => {
-            "The delivery may have been executed. Retries get 202, and the operation shows the state, until the outcome is known."
+            "The delivery may have been executed. Retries are told that it is accepted, and the operation shows the state, until the outcome is known."
         }
         StateKind::Completed => "The response is stored, and every retry gets it.",
         StateKind::Dead => {
-            "Oncegate no longer asks the service: only you, or a late answer, can say how it ended. Retries get 409 (202 if the request was accepted for delivery)."
+            "Oncegate no longer asks the service: only you, or a late answer, can say how it ended. Retries get 409, or the first answer again where the request was accepted for delivery."
         }
-        StateKind::Expired => "Past its TTL, and remembered only to refuse late retries with 410.",
+        StateKind::Expired => {
+            "Past its TTL, and remembered. Late retries get 410; on a route with replay.until they are executed anew."
+        }
         StateKind::InFlight => "An attempt is running. You cannot decide about the key until it ends.",
         StateKind::Queued => "Accepted, and waiting to be delivered to the service.",
         StateKind::Retryable => "Known not to have executed: the next retry is sent to the service.",
         StateKind::Unknown => {
-            "The request may have been executed. Retries get 409 (202 if it was accepted for delivery) until the outcome is known."
+            "The request may have been executed. Retries get 409, or the first answer again where it was accepted for delivery, until the outcome is known."
         }
     }
 }
@@ -214,7 +216,7 @@ pub fn explain_refusal(code: ProblemCode) -> &'static str {
         ProblemCode::KeyChanged => "it has changed since it was looked at",
         ProblemCode::KeyHeld => "an open transaction in the database holds it",
         ProblemCode::NoSuchKey => "it is gone",
-        ProblemCode::NotQuiet => "its last attempt may still be running",
+        ProblemCode::NotQuiet => "its last attempt may still be running at the service",
         ProblemCode::RouteUnknown => "its route is not in this instance's configuration",
         ProblemCode::WrongState => "its state does not allow it, or not without accepting the risk",
         _ => "for another reason",

@@ -237,13 +237,6 @@ impl ClockView {
         self.watched_for >= quiet_time
     }
 
-    /// The time until it is believed that an attempt is quiet which was reserved `running_for` before `read_at`, by the
-    /// store's clock; `None` if it is.
-    pub fn unwatched_for(&self, read_at: SystemTime, running_for: Duration, quiet_time: Duration) -> Option<Duration> {
-        let watched_for = self.watched_until(read_at);
-        (watched_for < running_for.min(quiet_time)).then(|| quiet_time - watched_for)
-    }
-
     /// Whether a jump may have ended leases and deadlines early: it was seen a short time ago, and attempts from before
     /// it may be running. The start of the instance is no jump.
     pub fn has_jumped_lately(&self) -> bool {

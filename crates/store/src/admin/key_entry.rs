@@ -74,9 +74,9 @@ from_row! {
         /// where its response is gone already.
         #[serde(skip)]
         pub remembered_for: Option<Duration> as "remember_ms",
-        /// Whether the store has a time for its next delivery.
+        /// When its kept request is due for its next delivery or repetition.
         #[serde(skip)]
-        pub is_due: bool,
+        pub due_at: Option<SystemTime>,
         /// Whether an operator has written the response.
         #[serde(rename = "by_hand")]
         pub is_by_hand: bool as "by_hand",
@@ -192,7 +192,7 @@ impl KeyEntry {
         RecordSummary {
             state: self.state,
             is_accepted: self.accepted_at.is_some(),
-            is_unexecuted: is_unexecuted(self.state, self.is_due),
+            is_unexecuted: is_unexecuted(self.state, self.due_at.is_some()),
             past_ttl: forgotten_at.is_some_and(|at| at <= self.now),
             late: self.state == StateKind::Expired || (self.remembered_for.is_some() && self.lapsed),
             running_for: self.now.duration_since(self.reserved_at).unwrap_or_default(),

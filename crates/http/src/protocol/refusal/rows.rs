@@ -234,8 +234,13 @@ impl Refusal {
             status: 409, slug: "outcome-unknown", action: Reconcile, retry_after: *wait,
             grpc: GrpcStatus::Unknown, oncegate_status: OncegateStatus::Unknown,
             title: "The outcome of the first attempt is unknown",
-            detail: "The request may have been executed. While that is unknown, it is not executed again unless the \
-                     route allows it. Ask the service what happened before you do anything else.".into(),
+            detail: match wait {
+                Some(_) => "The request may have been executed. Oncegate may be asking the service, or a retry may run \
+                            later: send the same request with the same key again after Retry-After.",
+                None => "The request may have been executed. While that is unknown, it is not executed again. Ask the \
+                         service what happened before you do anything else.",
+            }
+            .into(),
             means: "An earlier attempt was sent to the service, and its answer was lost: the connection failed, the \
                     time limit passed, or the proxy was stopped. The proxy cannot know how the attempt ended.",
             executed: "Perhaps. While that is unknown, the request is not executed again unless the route's \
