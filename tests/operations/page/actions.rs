@@ -349,7 +349,9 @@ async fn a_bulk_change_affects_only_the_counted_keys(store: Store) {
     // Without the accepted risk, all are refused, as none is quiet; the page says why.
     let none = visitor.submit(path, &[("name", "alice")]).await;
     let notice = visitor.page(none.field("location").unwrap()).await;
-    for words in ["0 keys are retryable", "4 keys were not changed: its last attempt may still be running at the service."] {
+    for words in
+        ["0 keys are retryable", "4 keys were not changed: its last attempt may still be running at the service."]
+    {
         assert!(notice.contains(words), "{words}: {notice}");
     }
     let done = visitor.submit(path, &[("name", "alice"), ("accept_risk", "true"), ("note", "outage 12")]).await;
