@@ -125,7 +125,6 @@ struct CachedRecord {
     status: StatusCode,
     /// The encoded fields, followed by the body, where it is stored.
     response: Bytes,
-    /// The offset of the body.
     body: Option<usize>,
 }
 

@@ -73,7 +73,6 @@ pub struct SharedCacheMetrics {
 }
 
 label!(
-    /// The result of a read of the shared cache.
     SharedRead, "result", {
         /// The server failed or did not answer in time.
         Failed => "failed",
@@ -89,7 +88,6 @@ label!(
 );
 
 label!(
-    /// The result of a write to the shared cache.
     SharedWrite, "result", {
         /// The server is not connected, or too many records were waiting.
         Dropped => "dropped",

@@ -42,7 +42,6 @@ pub struct ReserveRequest {
     pub fingerprint: Fingerprint,
     /// The bits of the parts that count in it, by which a refused retry is told where it differs.
     pub parts: Option<PartBits>,
-    /// The id of the request's trace, for operators.
     pub trace_id: Option<[u8; 16]>,
     /// The address that it comes from, where its route keeps that for operators.
     pub client_address: Option<IpAddr>,
@@ -236,7 +235,6 @@ impl Settlement {
     }
 }
 
-/// The three outcomes of an attempt.
 #[derive(Clone, Debug)]
 pub enum AttemptOutcome {
     /// Executed: replay `response` until `ttl` after the store has it.

@@ -112,7 +112,6 @@ const SHOWN_MAX: usize = 40;
 /// Credentials that differ with each try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangingCredentials {
-    /// Their scheme says so.
     Scheme(String),
     /// A parameter with this name says so. The scheme is `None` where the value has none.
     Parameter(Option<String>, String),

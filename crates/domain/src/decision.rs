@@ -28,9 +28,7 @@ pub enum KeyAnswer {
     Accepted(AcceptedProgress),
     /// An attempt is running. It should end after this time.
     Join(Duration),
-    /// Refuse the request.
     Refuse(KeyRefusal),
-    /// Replay the stored response.
     Replay(CompletedResponse),
 }
 
@@ -75,7 +73,6 @@ impl AcceptedProgress {
 /// The result of comparing a request with the one that its key's record was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestComparison {
-    /// It is the same request.
     Same,
     /// It is another request.
     Different,

@@ -81,7 +81,6 @@ impl DifferingParts {
         &self.names
     }
 
-    /// The difference as a sentence.
     pub fn sentence(&self) -> String {
         let names: Vec<_> = self.names.iter().filter(|name| *name != MISSING).map(|name| format!("`{name}`")).collect();
         let lacks = names.len() < self.names.len();

@@ -12,7 +12,6 @@ use super::response_policy::OnUnknown;
 use super::state::StateKind;
 
 /// The part of a record that decides whether its key may be executed again.
-#[expect(missing_docs, reason = "the fields of these names in `Record` have them")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSummary {
     pub state: StateKind,

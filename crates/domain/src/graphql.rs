@@ -19,7 +19,6 @@ pub(crate) const TOKENS_MAX: usize = 20_000;
 pub struct GraphqlParameters<Extensions = Value> {
     /// The document.
     pub query: Option<String>,
-    /// The name of the operation in the document.
     pub operation_name: Option<String>,
     /// Additions of clients and servers.
     pub extensions: Option<Extensions>,

@@ -7,7 +7,6 @@ named! {
     /// store, the log and the metrics: `grpc:UNAVAILABLE`.
     #[derive(PartialOrd, Ord, Hash, derive_more::Display)]
     #[display("grpc:{}", self.name())]
-    #[expect(missing_docs, reason = "the names are the specification's")]
     pub enum GrpcStatus {
         Ok => "OK",
         Cancelled => "CANCELLED",

@@ -48,7 +48,6 @@ pub struct Inquiry {
     pub unknown_since: SystemTime,
 }
 
-/// The service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InquiryAnswer {
     /// The operation is not known to the service (404).
@@ -115,7 +114,6 @@ pub struct SettledKey {
     pub status: Option<u16>,
 }
 
-/// One page of a store's settled keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettledKeyPage {
     /// The keys of the routes that were asked for; there may be none on this page and more on the next.

@@ -40,7 +40,6 @@ impl Eq for RpcId {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RpcCall {
     pub operation: RpcOperation,
-    /// The id, which the answer has to have.
     pub id: RpcId,
 }
 

@@ -157,7 +157,6 @@ impl KeyLimits {
         self.check_length(key.0.len())
     }
 
-    /// Checks a length.
     pub fn check_length(&self, length: usize) -> Result<(), KeyError> {
         match length {
             length if length < self.length_min => Err(KeyError::TooShort),

@@ -14,7 +14,6 @@ pub const LOOKUPS_MAX: usize = 4;
 pub type LookupHash = [u8; LOOKUP_BYTES];
 
 impl Salt {
-    /// The hash of a value at a place.
     pub fn lookup(&self, service: &str, place: &Place, value: &[u8]) -> LookupHash {
         let mac = self.mac("lookup", [service.as_bytes(), place.to_string().as_bytes(), value]);
         mac[..LOOKUP_BYTES].try_into().expect("a MAC is longer")

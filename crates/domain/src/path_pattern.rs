@@ -143,7 +143,6 @@ impl PathPattern {
         Some(segments.collect::<Vec<_>>().join("/"))
     }
 
-    /// Whether it has a segment `{name}`.
     pub fn has_segment(&self, name: &str) -> bool {
         self.index_of(name).is_some()
     }

@@ -41,7 +41,6 @@ impl Salt {
         Self(bytes)
     }
 
-    /// The bytes, to be stored.
     pub(super) fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -34,7 +34,6 @@ impl ReservationHandle {
     }
 }
 
-/// The key of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedKey {
     pub service: Arc<str>,

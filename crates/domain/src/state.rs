@@ -54,7 +54,6 @@ pub struct CompletedResponse {
 
 named! {
     /// The name of a key's state: the form in which stores, lists and filters have it.
-    #[expect(missing_docs, reason = "they are those of `KeyState`")]
     #[derive(Hash, PartialOrd, Ord, derive_more::Display)]
     #[display("{}", self.name())]
     pub enum StateKind {

@@ -10,7 +10,6 @@ use super::fingerprint::Secrets;
 use super::scope::Salt;
 use super::sealed::{SealedBytes, UnsealError};
 
-/// A service's salt as its store has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredSalt {
     /// Readable: no instance of the service has had a secret yet.

@@ -59,7 +59,6 @@ named! {
 #[display(rename_all = "lowercase")]
 pub enum Difference {
     Status,
-    /// A field of this name.
     Field(&'static str),
     /// The value at this JSON Pointer of both bodies.
     Json(String),

@@ -27,7 +27,6 @@ pub struct ProbePlan {
     pub ignored: Vec<String>,
 }
 
-/// The place of the key in a request.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub enum ProbeKeyPlace {
     /// This field, bare or as a structured-field String: `Idempotency-Key: "6f1d"`.
@@ -83,7 +82,6 @@ impl ProbePlan {
         fields
     }
 
-    /// Returns the request with this key, or without a key, and with this body.
     pub(crate) fn request(&self, key: Option<&str>, body: &Bytes) -> Request<Full<Bytes>> {
         let mut headers = self.complete_fields();
         let body = match (&self.key_place, key) {

@@ -25,7 +25,6 @@ pub(crate) struct ProbedResponse {
 /// The end of a request of the probe: the response, or the reason why there is none.
 pub(crate) type ProbedResult = Result<ProbedResponse, String>;
 
-/// The meaning of a status for the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusMeaning {
     /// The operation was executed, now or by the request whose response this is.

@@ -38,7 +38,6 @@ pub const DECISIONS_MAX: usize = 500;
 
 /// A filter on keys. The default fits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct KeyFilter {
     /// All ids by default. Beside a narrower range, no other condition counts.
     pub ids: IdRange,
@@ -60,7 +59,6 @@ pub struct KeyFilter {
 }
 
 impl KeyFilter {
-    /// The order of the list.
     pub fn order(&self) -> ListOrder {
         match self.state {
             _ if self.ids != IdRange::default() => ListOrder::Id,
@@ -89,16 +87,13 @@ pub enum ListOrder {
 
 /// A position in a listing: the last key read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Cursor {
     /// The time by which the order goes, in milliseconds since 1970; 0 in an order of ids.
     pub at_ms: i64,
     pub id: RecordId,
 }
 
-/// One page of a listing.
 #[derive(Clone, Debug, Default)]
-#[allow(missing_docs)]
 pub struct KeyPage {
     pub entries: Vec<KeyEntry>,
     /// The position to continue from; `None` on the last page.
@@ -134,7 +129,6 @@ impl KeyPage {
 
 /// A decision of an operator, or of a program that acts like one.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct OperatorDecision {
     pub change: OperatorAction,
     /// The person or program that decided; for people to read, at most some hundred characters.
@@ -196,7 +190,6 @@ const GROUNDS: [&str; 2] = ["accept_risk", "quiet"];
 
 /// The changes that an operator can make to a key.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub enum OperatorAction {
     /// The request has executed, and retries get this response.
     Complete(Arc<StoredResponse>),
@@ -282,7 +275,6 @@ impl OperatorAction {
 
 /// A key that a decision is about, as the operator saw it, with its route's settings.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Target {
     pub id: RecordId,
     pub token: Token,
@@ -303,7 +295,6 @@ pub struct Target {
     pub sealed_response: Option<Arc<StoredResponse>>,
 }
 
-/// The results of a decision.
 #[derive(Clone, Debug, Default)]
 pub struct DecisionResults {
     /// One result for each target, in their order.
@@ -314,9 +305,7 @@ pub struct DecisionResults {
     pub purges: Option<u64>,
 }
 
-/// The result of a decision for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum DecisionResult {
     /// The key is not as the operator saw it: this is its state now.
     Changed(StateKind),
@@ -363,7 +352,6 @@ from_row! {
 }
 
 impl InstanceEntry {
-    /// Whether the lease has not ended.
     pub fn is_leased(&self) -> bool {
         self.now < self.lease_until
     }

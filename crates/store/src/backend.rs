@@ -11,7 +11,6 @@ use super::{RelocateError, StoreFuture, StoreLocation};
 
 /// An open store. Clones share it.
 #[derive(Clone)]
-#[allow(missing_docs)]
 pub enum Backend {
     Postgres(Arc<Postgres>),
     Sqlite(Arc<Sqlite>),

@@ -48,7 +48,6 @@ impl CallKind {
     }
 }
 
-/// A circuit breaker.
 #[derive(Default)]
 pub struct Breaker(Mutex<BreakerState>);
 
@@ -90,7 +89,6 @@ pub fn is_refused_by_breaker(error: &StoreError) -> bool {
 pub struct BreakerPeriod(u64);
 
 impl Breaker {
-    /// Returns the store's health.
     pub fn health(&self) -> StoreHealth {
         let state = self.0.lock();
         StoreHealth { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
@@ -163,7 +161,6 @@ impl Breaker {
         Some(opened)
     }
 
-    /// Whether the breaker is still open since that period began.
     pub fn is_open_since(&self, period: BreakerPeriod) -> bool {
         let state = self.0.lock();
         state.is_open && state.period == period

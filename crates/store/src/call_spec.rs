@@ -15,7 +15,6 @@ pub struct CallSpec {
     pub retry: RetryWhen,
     /// The place among the jobs of SQLite's writer.
     pub urgency: Urgency,
-    /// The time limit.
     pub limit: TimeLimit,
     /// The bytes of a request or response in the parameters, about: what one transaction of SQLite writes is bounded.
     pub bytes: usize,
@@ -33,7 +32,6 @@ pub const NO_BODY: usize = 0;
 
 /// The connections for a kind of work; `postgres::pools` says what each is for.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
 pub enum Pool {
     AdminReads,
     Begin,

@@ -52,7 +52,6 @@ pub async fn describe(settings: &StoreSettings) -> Result<String, OpenError> {
     }
 }
 
-/// Returns the version of SQLite, which is part of this program.
 pub fn sqlite_version() -> &'static str {
     rusqlite::version()
 }

@@ -30,7 +30,6 @@ pub enum StoreError {
 
 /// The error of opening or migrating the store. A variant without a comment is what its text says.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
 pub enum OpenError {
     /// The server cannot be reached, or is starting, stopping or full. It may be there later.
     #[error("the store cannot be reached")]

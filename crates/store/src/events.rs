@@ -18,7 +18,6 @@ use oncegate_settings::{EventType, Word};
 
 /// A route, and a sink that is told about its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct EventRoute {
     pub route: Arc<str>,
     pub sink: Arc<str>,
@@ -132,7 +131,6 @@ fn read_response(row: &impl RowReader) -> Result<Option<Arc<StoredResponse>>, Co
 /// The name of a claimed event. The number alone is none: after a failover that has lost commits, another event may get
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct EventHandle {
     pub seq: i64,
     pub at: SystemTime,
@@ -163,7 +161,6 @@ impl KeyEvent {
 
 /// A claimed event that was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct PostponedEvent {
     pub event: EventHandle,
     /// The try that has failed: it ends no later claim.

@@ -5,6 +5,8 @@
 //! few short transactions, each complete by itself, and a write that it acknowledges is durable. Only the store's clock
 //! decides. The store knows nothing of HTTP, and no transaction stays open while the upstream works.
 
+#![allow(missing_docs, reason = "a name that says it all has no comment")]
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -152,12 +154,10 @@ impl Store {
         Ok(answer)
     }
 
-    /// Returns the store's health.
     pub fn health(&self) -> StoreHealth {
         self.breaker.health()
     }
 
-    /// Returns the metrics of the calls.
     pub fn metrics(&self) -> &StoreMetrics {
         &self.metrics
     }
@@ -213,7 +213,6 @@ async fn ping_until_answered(store: Weak<Store>, period: BreakerPeriod) {
 
 /// The store's location, limits and encryption.
 #[derive(Clone)]
-#[allow(missing_docs)]
 pub struct StoreSettings {
     pub location: StoreLocation,
     /// The most connections to PostgreSQL, [`settings::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides

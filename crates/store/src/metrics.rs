@@ -4,7 +4,6 @@ use oncegate_telemetry::metrics::{Counters, Gauge, Histograms, label};
 
 label!(
     /// A call of the store that is counted, by the name of its method. `docs/metrics.md` has the labels.
-    #[allow(missing_docs)]
     Op, "op", {
         Reserve => "reserve",
         TakeOver => "take_over",

@@ -64,7 +64,6 @@ pub fn schema() -> &'static str {
     POSTGRES_STEPS.last().expect("there is a first step").name
 }
 
-/// A migration that a store has applied.
 #[derive(Clone, Debug)]
 pub(super) struct AppliedMigration {
     pub version: i32,

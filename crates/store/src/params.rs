@@ -22,7 +22,6 @@ macro_rules! params {
     ($($name:ident for $call:ident { $($(#[$about:meta])* $field:ident: $type:ty,)+ })+) => { $(
         #[doc = concat!("The parameters of [`Store::", stringify!($call), "`](super::Store::", stringify!($call), ").")]
         #[derive(Clone, Debug)]
-        #[allow(missing_docs)]
         pub struct $name { $($(#[$about])* pub $field: $type,)+ }
     )+ };
 }
@@ -207,7 +206,6 @@ params! {
 
 /// A count of requests, or of keys, since an instance's last batch.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct AddedCount {
     pub service: Arc<str>,
     /// Empty where no route matches.

@@ -106,7 +106,6 @@ from_row! {
     /// The requests of a service's routes, and the way in which they find their keys.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RouteIdentities {
-        /// The service.
         pub service: String,
         /// A number that grows with each change.
         pub generation: i64,

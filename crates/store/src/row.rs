@@ -23,7 +23,6 @@ use oncegate_domain::unknown_cause::UnknownCause;
 
 /// A value in a column, as each database returns it.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
 pub enum StoredValue<'a> {
     Bytes(&'a [u8]),
     /// A number, or a boolean as 0 or 1.
@@ -31,12 +30,10 @@ pub enum StoredValue<'a> {
     Text(&'a str),
 }
 
-/// A row of either database.
 pub trait RowReader {
     /// Returns the value of a column; `None` where it is null.
     fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow>;
 
-    /// Reads a column.
     fn read<T: FromStored>(&self, column: &'static str) -> Result<T, CorruptRow> {
         T::from_stored(self.value(column)?).ok_or(CorruptRow(column))
     }
@@ -69,7 +66,6 @@ macro_rules! from_row {
         $($(#[$field_about:meta])* pub $field:ident: $type:ty $(as $column:literal)? $(= $read:path)?,)+
     })+) => {$(
         $(#[$about])*
-        #[allow(missing_docs)]
         pub struct $name { $($(#[$field_about])* pub $field: $type,)+ }
 
         impl FromRow for $name {
@@ -125,7 +121,6 @@ from_stored! {
 
 /// A record, and when it lapses.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct FoundRecord {
     pub record: Record,
     /// When the record lapses, where it has a TTL.
@@ -197,7 +192,6 @@ pub fn fresh(
     ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
 }
 
-/// Reads the subject of an inquiry.
 pub fn inquiry_subject(row: &impl RowReader) -> Result<InquirySubject, CorruptRow> {
     let path: Option<Bytes> = row.read("path")?;
     Ok(InquirySubject {
@@ -254,7 +248,6 @@ pub(super) fn read_reserved_key(
     })
 }
 
-/// The result of a report for a row in this state.
 pub(super) fn report_result(state: StateKind) -> ReportResult {
     match state {
         StateKind::Completed => ReportResult::Completed,
@@ -277,7 +270,6 @@ pub fn time(since_1970_ms: i64) -> Result<SystemTime, CorruptRow> {
         .ok_or(CorruptRow("a time"))
 }
 
-/// A time in milliseconds since 1970.
 pub fn since_1970_ms(time: SystemTime) -> i64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

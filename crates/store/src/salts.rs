@@ -19,7 +19,6 @@ pub enum OpenSaltError {
     /// The stored one cannot be used.
     #[error(transparent)]
     Salt(#[from] SaltError),
-    /// The store failed.
     #[error("the salt of this service's scopes could not be read or stored: {}", format_chain(.0))]
     Store(StoreError),
 }
@@ -76,7 +75,6 @@ pub async fn check_current(store: &Store, service: &Arc<str>, secrets: &Secrets)
 /// The result of comparing the store's salt with the one that this process uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaltCheck {
-    /// The store has the same salt.
     Same,
     /// The store has another salt.
     Other,

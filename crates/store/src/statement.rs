@@ -47,7 +47,6 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// The statement of a file.
     pub const fn new(sql: &'static str) -> Self {
         Self { sql, postgres: OnceLock::new(), sqlite: OnceLock::new() }
     }

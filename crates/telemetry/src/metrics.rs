@@ -37,7 +37,6 @@ pub trait Label: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The value as it is written in a scrape.
     fn name(self) -> &'static str;
 
-    /// The value's index in [`Self::ALL`].
     fn index(self) -> Option<usize> {
         Self::ALL.iter().position(|label| *label == self)
     }
@@ -211,7 +210,6 @@ impl<L: Label> EncodeMetric for Gauges<L> {
 #[derive(Clone, Debug)]
 pub struct PerRoute<M>(Arc<RwLock<BTreeMap<ServiceRoute, M>>>);
 
-/// The names of a service and of one of its routes.
 pub type ServiceRoute = (Arc<str>, Arc<str>);
 
 pub type ByRoute<L> = PerRoute<Counters<L>>;

@@ -48,7 +48,6 @@ impl<K: Clone + Eq + Hash + Ord, const KINDS: usize> TopK<K, KINDS> {
         Self { places, tables: PerThread::default() }
     }
 
-    /// Counts one occurrence of `key`, of this kind.
     pub fn count<Q>(&self, key: &Q, kind: usize)
     where
         K: Borrow<Q>,

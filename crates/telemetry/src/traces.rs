@@ -27,7 +27,6 @@ const REQUESTS_WAITING_MAX: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(pub [u8; 16]);
 
-/// The ID of a span within its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanId(pub [u8; 8]);
 
@@ -118,7 +117,6 @@ impl TraceContext {
         HeaderValue::from_str(&text).expect("hex is plain ASCII")
     }
 
-    /// Creates an ID for another span of the trace.
     pub fn new_span_id(&self) -> SpanId {
         let mut random = [0; 8];
         // Without random numbers the ID is all zeros, which is invalid: the collector drops that span.
@@ -152,7 +150,6 @@ pub enum SpanValue {
 pub struct Span {
     pub trace: TraceId,
     pub id: SpanId,
-    /// The span that it is a part of.
     pub parent: Option<SpanId>,
     pub kind: SpanKind,
     pub name: String,

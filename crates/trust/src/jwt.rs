@@ -29,7 +29,6 @@ pub const PUBLIC_KEY_ALGORITHMS: [Algorithm; 9] = {
     [RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA]
 };
 
-/// The rules that a token has to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRules {
     /// The only `iss`.
@@ -116,7 +115,6 @@ pub fn verify(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<Verified
     Ok(VerifiedToken { claims, valid_until: expiry.saturating_add(rules.leeway.as_secs()) })
 }
 
-/// The claims of a token that meets the rules.
 fn verify_claims(token: &str, keys: &KeySet, rules: &TokenRules) -> Result<UniqueClaims, TokenFault> {
     // No variant of `Algorithm` is `none`: such a header cannot be read.
     let header = decode_header(token).map_err(|_| TokenFault::Malformed)?;

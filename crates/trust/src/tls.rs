@@ -48,7 +48,6 @@ pub enum CertificateFileError {
     Key(String),
 }
 
-/// The certificates of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// A client may have one. One that does not verify ends the handshake.
@@ -248,7 +247,6 @@ pub struct ServiceTls {
 }
 
 impl ServiceTls {
-    /// Whether the service has ever asked for a certificate.
     pub fn asks_for_certificate(&self) -> bool {
         self.requests.seen.load(Ordering::Relaxed)
     }

@@ -45,7 +45,6 @@ pub struct SignatureScheme {
     algorithm: SignatureAlgorithm,
     #[serde(default)]
     encoding: Encoding,
-    /// The form of the secret.
     #[serde(default)]
     secret: SecretForm,
     /// The signed bytes. In braces: `body`; `method`; `url`; `form`, the sorted parameters of a form; a member of the

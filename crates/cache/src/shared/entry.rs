@@ -27,7 +27,6 @@ pub(super) struct EntryNames {
     prefix: String,
 }
 
-/// A record as an entry has it.
 #[derive(Debug)]
 pub(super) struct SharedRecord {
     pub(super) record: Record,

@@ -15,7 +15,6 @@ pub(super) enum BodyFormat {
 }
 
 impl BodyFormat {
-    /// The format that a `Content-Type` names.
     pub(super) fn of(content_type: &[u8]) -> Option<Self> {
         if is_json(content_type) {
             return Some(Self::Json);

@@ -24,7 +24,6 @@ const CODINGS_MAX: usize = 2;
 /// Decodes a body to a content of at most so many bytes.
 type Decoder = fn(&[u8], usize) -> Option<Vec<u8>>;
 
-/// The largest content that a body of this size may have.
 pub fn content_limit(body_size: usize) -> usize {
     body_size.saturating_mul(RATIO_MAX).min(CONTENT_MAX)
 }

@@ -49,7 +49,6 @@ pub struct BodyBudget {
 /// The time for which a refusal counts as pressure: long enough for every connection to look at it.
 const PRESS_AFTER_REFUSAL: Duration = Duration::from_secs(3);
 
-/// How much of a body has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
     /// Less than a quarter of its announced or greatest length.

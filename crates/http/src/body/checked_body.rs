@@ -27,7 +27,6 @@ impl CheckedBody {
         Self { incoming, is_stream: false }
     }
 
-    /// The body of an HTTP/2 stream.
     pub fn of_stream(incoming: Incoming) -> Self {
         Self { incoming, is_stream: true }
     }

@@ -39,7 +39,6 @@ pub struct StreamSource(Arc<SharedBody>);
 pub struct StreamReader {
     body: Arc<SharedBody>,
     number: usize,
-    /// Whether it gets the trailers.
     accepts_trailers: bool,
     /// The names of trailers that it does not get.
     withheld: Vec<HeaderName>,
@@ -52,10 +51,8 @@ struct SharedBody {
     moved: Notify,
 }
 
-/// The progress of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyProgress {
-    /// The bytes that have come.
     pub bytes: u64,
     pub began: Instant,
     /// When its last bytes came.
@@ -88,7 +85,6 @@ enum BodyEnd {
 struct ReaderPlace {
     /// The number of the next piece.
     piece: usize,
-    /// The bytes to skip of it.
     skip: usize,
     waker: Option<Waker>,
     has_trailers: bool,

@@ -13,7 +13,6 @@ use crate::protocol::early_hints::EarlyHints;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use oncegate_trust::tls::CertificateName;
 
-/// The client at the other end of a connection.
 #[derive(Debug)]
 pub struct ClientConnection {
     /// The peer's address: the client's, or that of a proxy before Oncegate.

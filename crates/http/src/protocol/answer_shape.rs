@@ -108,7 +108,6 @@ impl Default for AnswerShape {
 }
 
 impl AnswerShape {
-    /// That of a request that no route matches.
     pub fn of_no_route(format: RequestFormat) -> Self {
         Self { format, ..Self::default() }
     }
@@ -124,7 +123,6 @@ impl AnswerShape {
         Self { dialect: route.options.dialect, forms, format }
     }
 
-    /// The format of the request that is answered.
     pub fn format(&self) -> RequestFormat {
         self.format
     }

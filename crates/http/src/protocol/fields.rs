@@ -313,7 +313,6 @@ pub fn prepare_pass_through(headers: &mut HeaderMap, accepts_trailers: bool) {
     }
 }
 
-/// Prepares the trailers of a response that passes through.
 pub fn prepare_passing_trailers(trailers: &mut HeaderMap) {
     strip_hop_by_hop(trailers, is_only_ours);
 }

@@ -7,7 +7,6 @@ use super::charset;
 use oncegate_domain::graphql::{only_reads, operation_only_reads};
 use oncegate_domain::urlencoded;
 
-/// The form of a request's body.
 #[derive(Clone, Copy, Debug)]
 pub enum GraphqlBodyForm {
     Document,

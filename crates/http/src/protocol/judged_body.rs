@@ -14,7 +14,6 @@ use oncegate_domain::outcome_rules::{Unreadable, is_json};
 use oncegate_domain::response_policy::ResponseVerdict;
 use oncegate_settings::{Dialect, Route};
 
-/// The body of a response that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedBody<'a> {
     /// It is larger than the route keeps.

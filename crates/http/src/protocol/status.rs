@@ -44,7 +44,6 @@ impl From<AcceptedProgress> for OncegateStatus {
 }
 
 impl OncegateStatus {
-    /// Returns the field's value.
     pub fn value(self) -> HeaderValue {
         HeaderValue::from_static(self.name())
     }

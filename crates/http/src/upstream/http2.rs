@@ -26,7 +26,6 @@ pub(super) struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Begins HTTP/2 on a stream.
     pub(super) async fn new(stream: UpstreamStream) -> Result<Self, ConnectionFailure> {
         // One stream until the service has said how many it takes.
         let streams = OpenStreams::new(1);

@@ -24,10 +24,8 @@ use oncegate_telemetry::logs::error_causes;
 /// needs more than 10 s for it is not healthy. It is asked again, and other keys are waiting for their turn.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A service's reply to an inquiry.
 #[derive(Debug)]
 pub struct InquiryReply {
-    /// The meaning of the reply.
     pub answer: InquiryAnswer,
     /// The response's status; `None` without a response.
     pub status: Option<StatusCode>,

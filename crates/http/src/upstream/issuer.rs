@@ -80,7 +80,6 @@ impl IssuerEndpoint {
 
 /// The description of an issuer, as far as it is used. One that signs nobody in has no page.
 #[derive(Deserialize)]
-#[allow(missing_docs, reason = "the names are those of the standards")]
 pub struct IssuerDescription {
     issuer: String,
     jwks_uri: String,
@@ -140,7 +139,6 @@ impl IssuerDescription {
         }
     }
 
-    /// The endpoint of its keys.
     pub fn keys(&self) -> Result<IssuerEndpoint, String> {
         self.endpoint("jwks_uri", &self.jwks_uri)
     }

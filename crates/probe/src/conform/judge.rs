@@ -96,7 +96,6 @@ fn worst(check: IdempotencyCheck, found: Vec<(&str, Finding)>, statuses: Vec<Sta
     CheckedExpectation { check, finding, statuses, key: None, own_key: None, marker: None, sent }
 }
 
-/// The statuses of the link's refusals that a check is about.
 fn refusal_statuses(log: &OperationLog, check: &str) -> Vec<StatusCode> {
     let requests = log.operations.iter().flat_map(|operation| &operation.requests);
     let statuses = requests.filter_map(|request| match request.answer {

@@ -117,7 +117,6 @@ pub(crate) struct OperationLog {
     pub(crate) operations: Vec<ObservedOperation>,
     /// The number of requests that change state and do not have the declared marker.
     pub(crate) unmarked: usize,
-    /// The index of the operation of the current run.
     run: Option<usize>,
 }
 

@@ -10,7 +10,6 @@ use oncegate_domain::state::StateKind;
 
 /// A key as it is found after a decision left it unchanged.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct CurrentRow {
     pub id: RecordId,
     /// The newest attempt's token and the state; `None` where the key is gone.

@@ -4,7 +4,6 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 
 /// A range of 32-byte hashes, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct IdRange {
     pub low: Vec<u8>,
     pub high: Vec<u8>,

@@ -17,7 +17,6 @@ use oncegate_domain::state::StateKind;
 /// the other states the first [`SCAN_ROWS_MAX`] rows in the order of ids are counted: ids are hashes, so these rows are
 /// a fair sample, and the last id gives the sample's share of the table. A table with no more rows is counted exactly.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[allow(missing_docs)]
 pub struct KeyCounts {
     pub counts: Vec<KeyCount>,
     pub sample: CountSample,
@@ -34,7 +33,6 @@ pub struct CountSample {
 
 /// The number of keys of a route in a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[allow(missing_docs)]
 pub struct KeyCount {
     pub route: String,
     pub state: StateKind,
@@ -101,7 +99,6 @@ impl From<RowCounts> for KeyCounts {
 
 /// Keys that wait for something, of a route that is not configured any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[allow(missing_docs)]
 pub struct KeysWithoutRoute {
     pub route: String,
     pub keys: BTreeMap<StateKind, u64>,

@@ -176,7 +176,6 @@ impl KeyEntry {
         self.key.is_empty()
     }
 
-    /// Whether an operator's action is possible for the key.
     pub fn permits(&self, action: ActionKind) -> bool {
         match action {
             ActionKind::Replace => self.is_by_hand && action.is_for(self.state),
@@ -209,7 +208,6 @@ impl KeyEntry {
         }
     }
 
-    /// The time limit of the newest attempt.
     pub fn time_limit(&self) -> Duration {
         self.deadline.duration_since(self.reserved_at).unwrap_or_default()
     }

@@ -60,7 +60,6 @@ impl<'a> PgTry<'a> {
         }
     }
 
-    /// Runs a statement, and reads its rows.
     pub async fn rows<T: FromRow>(self, statement: &Statement, columns: Arc<Columns<'static>>) -> PgResult<Vec<T>> {
         let rows = self.run(statement, Columns::clone(&columns)).await?;
         rows.iter().map(|row| Ok(T::read(row)?)).collect()

@@ -56,7 +56,6 @@ pub(super) struct PgClient {
 }
 
 impl PgClient {
-    /// The client of a new connection, which `driver` drives.
     pub async fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: ServerPlace) -> Self {
         let prepares = AtomicBool::new(direct_connection::is_direct(&client).await);
         Self { client: ClientWrapper::new(client, driver), server, place, prepares }

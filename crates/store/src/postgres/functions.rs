@@ -118,7 +118,6 @@ impl Function {
         self.call.get_or_init(|| self.call_named(columns.iter().map(|(name, _)| *name)))
     }
 
-    /// The call with parameters of these names.
     pub fn call_named<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> String {
         let parameters: Vec<String> =
             names.into_iter().zip(1..).map(|(name, number)| format!("_{name} => ${number}")).collect();

@@ -14,13 +14,10 @@ use super::lookups::{MOMENT, at_moment};
 use super::rows::one;
 use super::{PgTry, functions};
 use crate::columns::{self, columns};
+use crate::params::*;
+use crate::results::*;
 use crate::row::{FromRow, RowReader, add_to_page, inquiry, millis, since_1970_ms};
 use crate::statement::{shared, statements};
-use crate::{
-    AddWeeklyCountsParams, ClaimInquiriesParams, ForgetCallerParams, LeaseRenewal, ListInFlightParams,
-    ListSettledKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams,
-    ReservedAttempt, SweepParams, SweptKey, TendWeeklyCountsParams,
-};
 use oncegate_domain::ids::{InstanceId, RecordId, Token};
 use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};
 use oncegate_domain::response::CorruptRow;

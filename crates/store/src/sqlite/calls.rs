@@ -6,15 +6,11 @@ use rusqlite::Row;
 
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::columns::{self, columns};
+use crate::params::*;
+use crate::results::*;
 use crate::row::add_to_page;
 use crate::row::{FoundRecord, FromRow, RowReader, fresh, inquiry, millis};
 use crate::statement::shared;
-use crate::{
-    AddWeeklyCountsParams, ClaimInquiriesParams, CountLiveKeysParams, ExtendDeadlineParams, ForgetCallerParams,
-    LeaseRenewal, ListInFlightParams, ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows,
-    RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, SettleResult, SweepParams,
-    SweptKey, TakeOverParams, TendWeeklyCountsParams,
-};
 use oncegate_domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use oncegate_domain::ids::{InstanceId, RecordId};
 use oncegate_domain::inquiry::{Inquiry, InquiryFinding, SettledKeyPage};

@@ -18,7 +18,6 @@ use oncegate_domain::recovery::RecoveryPoint;
 use oncegate_domain::response_policy::OnUnknown;
 use oncegate_domain::state::StateKind;
 
-/// A key that is due.
 struct DueDelivery {
     id: RecordId,
     token: Token,

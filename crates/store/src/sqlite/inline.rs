@@ -34,7 +34,6 @@ impl InlineDatabase {
         work(&self.db.lock())
     }
 
-    /// A store in this database, behind a network where there is one.
     pub(crate) fn open(&self, network: Option<Arc<dyn StoreNetwork>>) -> Sqlite {
         let executor = Executor::Caller { database: self.clone(), network };
         let (failed, interrupted) = (CancellationToken::new(), Mutex::default());

@@ -25,7 +25,6 @@ const OTHER_FIELDS: &str = "other fields";
 
 /// The lines that stay, and how often what was left out.
 #[derive(Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct LogExcerpt {
     pub lines: Vec<String>,
     pub left_out: BTreeMap<&'static str, usize>,

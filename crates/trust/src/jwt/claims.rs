@@ -24,7 +24,6 @@ impl ClaimReading {
         matches!(self, Self::Value(value) if value[1..] == *text.as_bytes())
     }
 
-    /// Reads a claim.
     pub fn new(value: &Value) -> Self {
         let tagged = |tag: u8, text: &str| Self::Value([&[tag], text.as_bytes()].concat().into());
         match value {

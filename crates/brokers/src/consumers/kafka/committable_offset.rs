@@ -18,7 +18,6 @@ pub(super) struct PartitionProgress {
     next: Option<i64>,
     pub(super) committed: Option<i64>,
     pub(super) unsettled: BTreeMap<i64, UnsettledRecord>,
-    /// The greatest offset that is settled.
     pub(super) settled_up_to: Arc<AtomicI64>,
 }
 

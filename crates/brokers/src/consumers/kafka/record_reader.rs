@@ -192,7 +192,6 @@ impl RecordReader {
         Ok(KafkaRecord::unread(partition, topic_id, offset))
     }
 
-    /// The id of the topic of a record that was read.
     async fn topic_id(&mut self, PartitionId { topic, number }: &PartitionId, offset: i64) -> Result<Arc<str>, String> {
         // Offsets that begin again may be those of a topic that was created anew, and so may the first ones of a
         // partition.
