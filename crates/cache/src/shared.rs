@@ -223,7 +223,6 @@ impl SharedCache {
         self.judge(&session, answer).map(|entry| entry.map(Bytes::from)).ok_or(SharedRead::Failed)
     }
 
-    /// Writes a batch in one round trip.
     async fn write(&self, batch: &mut Vec<PendingEntry>) {
         let pipeline = self.encode_batch(batch);
         let result = match self.session() {

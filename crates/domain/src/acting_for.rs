@@ -35,7 +35,6 @@ pub fn is_acting_for(name: &HeaderName) -> bool {
     FIELDS.contains(name)
 }
 
-/// Those of the fields that a request has.
 pub fn fields_in(headers: &HeaderMap) -> impl Iterator<Item = &'static HeaderName> {
     // A request has fewer names than it takes time to look for each of these, and most begin with another letter.
     let candidates = headers.keys().filter(|name| name.as_str().starts_with(['a', 'd', 'h', 'o', 'p', 's', 'x']));

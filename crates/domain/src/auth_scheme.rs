@@ -15,7 +15,6 @@ pub enum CredentialLife {
     NamesNobody,
 }
 
-/// Schemes of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct SchemeRow {
     /// Their names, in any case; `*` at an end stands for any text.

@@ -89,7 +89,6 @@ pub struct DeliveryJob {
     pub sealed: SealedBytes,
 }
 
-/// A key that was given up instead of tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUpKey {
     pub id: RecordId,

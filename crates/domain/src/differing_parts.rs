@@ -30,9 +30,7 @@ pub struct DifferingParts {
     names: Vec<String>,
     /// Those whose values a client makes anew for each try.
     changing: Vec<String>,
-    /// Whether a part differs that names the operation.
     differs_in_operation: bool,
-    /// Whether it may be a retry all the same.
     may_be_retry: bool,
 }
 

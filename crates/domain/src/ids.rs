@@ -70,7 +70,6 @@ hex_bytes! {
 }
 
 impl RecordId {
-    /// The id of a key within its service, scope and space.
     pub fn derive(service: &str, scope: &Scope, space: &SpaceHash, key: &Key) -> Self {
         let mut hash = Sha256::new();
         for part in [service.as_bytes(), scope.as_bytes(), space.as_bytes(), key.as_bytes()] {

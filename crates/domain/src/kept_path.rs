@@ -6,7 +6,6 @@
 
 use bytes::Bytes;
 
-/// The bytes of a path for people, at most.
 pub const PATH_BYTES_MAX: usize = 256;
 
 /// The first byte of a path for people. A whole target never begins with it (RFC 9112 section 3.2).

@@ -23,7 +23,6 @@ pub fn is_form(content_type: &[u8]) -> bool {
     essence(content_type).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
 }
 
-/// The media type without its parameters.
 pub(crate) fn essence(content_type: &[u8]) -> &[u8] {
     content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }

@@ -19,9 +19,7 @@ pub struct RequestPath<'a> {
 enum LenientReading {
     /// The path as it was sent, without a `/` at the end.
     AsSent,
-    /// Another path.
     Other(Box<str>),
-    /// One of several paths.
     Several,
 }
 
@@ -274,8 +272,7 @@ mod tests {
             "/v1/pay/..;x/..",
             "/x/..;%2Fpay",
             // RFC 3986 removes the empty segment, nginx the one before it.
-            "/v1//../pay",
-            // The encoded slash is a part of the parameter, or ends it.
+            "/v1//../pay", // The encoded slash is a part of the parameter, or ends it.
             "/v1;x%2Fy/pay",
             "/v1;x%5Ca%2fpay",
         ] {

@@ -20,7 +20,6 @@ pub struct OperationId {
 }
 
 impl OperationId {
-    /// The id of the operation of this record and caller.
     pub fn derive(record: RecordId, scope: &Scope, salt: &Salt) -> Self {
         let mac = salt.mac("oncegate operation", [&record.as_bytes()[..], scope.as_bytes()]);
         Self { record, proof: *mac.first_chunk().expect("a MAC is longer") }

@@ -42,7 +42,6 @@ impl PartKey {
         Self(hash)
     }
 
-    /// The bits of the part's name, and those of its value.
     fn bits(&self, part: &RequestPart<'_>) -> ([u8; NAME_BYTES], [u8; VALUE_BYTES]) {
         let mut hash = self.0;
         add_text(&mut hash, [part.kind.as_bytes(), &part.name]);

@@ -17,7 +17,6 @@ const NAME_MAX: usize = 40;
 /// The digits in a row that a name may have, as in `line2` and in a year. More are a number of somebody.
 const DIGITS_MAX: usize = 4;
 
-/// A part of a request that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestPart<'a> {
     /// The beginning of its place.

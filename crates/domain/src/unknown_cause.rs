@@ -88,7 +88,6 @@ impl UnknownCause {
     }
 }
 
-/// The cause of an outcome that a response with this status leaves unknown.
 impl From<ServiceStatus> for UnknownCause {
     fn from(status: ServiceStatus) -> Self {
         match status {

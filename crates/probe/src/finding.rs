@@ -68,6 +68,15 @@ pub enum Difference {
 /// The parts in which a response differs from the first one.
 pub type Differences = BTreeSet<Difference>;
 
+/// Defines findings without differences: the conclusion, the name in JSON, and the words in the table.
+macro_rules! findings {
+    ($($(#[$about:meta])* $finding:ident = $conclusion:ident, $name:literal, $text:literal;)+) => { $(
+        $(#[$about])*
+        pub(crate) const $finding: Finding = Finding::new($conclusion, $name, $text);
+    )+ };
+}
+pub(crate) use findings;
+
 /// The observation of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -81,66 +90,52 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) const EXECUTED: Self = Self::new(Holds, "executed", "executed");
-    pub(crate) const NOT_EXECUTED: Self =
-        Self::new(CannotTell, "not-executed", "not executed, so nothing else was sent");
+    findings! {
+        EXECUTED = Holds, "executed", "executed";
+        NOT_EXECUTED = CannotTell, "not-executed", "not executed, so nothing else was sent";
 
-    // Another key.
-    pub(crate) const EXECUTED_ANEW: Self = Self::new(Holds, "executed-anew", "executed anew");
-    /// The response is the same, but the server marks replays.
-    pub(crate) const EXECUTED_ANEW_UNMARKED: Self =
-        Self::new(Holds, "executed-anew", "executed anew, as it is not marked as a replay");
-    pub(crate) const REPLAYED_FOR_OTHER_KEY: Self =
-        Self::new(Broken, "replayed-for-other-key", "marked as a replay, although the key is new");
-    pub(crate) const LOOKS_THE_SAME: Self = Self::new(
-        CannotTell,
-        "looks-the-same",
-        "the same response: two executions look the same, so an equal retry proves nothing",
-    );
-    pub(crate) const REFUSED_FOR_OTHER_KEY: Self =
-        Self::new(CannotTell, "refused-for-other-key", "refused: the API may not take the same body twice");
+        // Another key.
+        EXECUTED_ANEW = Holds, "executed-anew", "executed anew";
+        /// The response is the same, but the server marks replays.
+        EXECUTED_ANEW_UNMARKED = Holds, "executed-anew", "executed anew, as it is not marked as a replay";
+        REPLAYED_FOR_OTHER_KEY = Broken, "replayed-for-other-key", "marked as a replay, although the key is new";
+        LOOKS_THE_SAME =
+            CannotTell, "looks-the-same", "the same response: two executions look the same, so an equal retry proves nothing";
+        REFUSED_FOR_OTHER_KEY =
+            CannotTell, "refused-for-other-key", "refused: the API may not take the same body twice";
 
-    // The retry, and the duplicates.
-    /// A second execution would have another response, or the server marks the replay.
-    pub(crate) const REPLAYED: Self = Self::new(Holds, "replayed", "the first response");
-    pub(crate) const REPLAYED_OR_EXECUTED: Self =
-        Self::new(CannotTell, "replayed-or-executed", "the first response, but a second execution would look the same");
-    /// They differ, but not in all parts in which executions differ, or one is marked as a replay.
-    pub(crate) const CHANGED: Self = Self::new(
-        CannotTell,
-        "changed",
-        "responses differ, but perhaps not the result: leave values that change by themselves out with --ignore",
-    );
-    pub(crate) const EXECUTED_AGAIN: Self = Self::new(Broken, "executed-again", "another result: executed again");
-    pub(crate) const RETRY_REFUSED: Self =
-        Self::new(Broken, "retry-refused", "refused: not executed again, but the first result is not given");
-    pub(crate) const EXECUTED_ONCE: Self = Self::new(Holds, "executed-once", "executed once");
-    pub(crate) const EXECUTED_ONCE_OR_MORE: Self =
-        Self::new(CannotTell, "executed-once-or-more", "one result, but several executions would look the same");
-    pub(crate) const NEVER_EXECUTED: Self = Self::new(Broken, "never-executed", "all refused, none executed");
+        // The retry, and the duplicates.
+        /// A second execution would have another response, or the server marks the replay.
+        REPLAYED = Holds, "replayed", "the first response";
+        REPLAYED_OR_EXECUTED =
+            CannotTell, "replayed-or-executed", "the first response, but a second execution would look the same";
+        /// They differ, but not in all parts in which executions differ, or one is marked as a replay.
+        CHANGED =
+            CannotTell, "changed", "responses differ, but perhaps not the result: leave values that change by themselves out with --ignore";
+        EXECUTED_AGAIN = Broken, "executed-again", "another result: executed again";
+        RETRY_REFUSED = Broken, "retry-refused", "refused: not executed again, but the first result is not given";
+        EXECUTED_ONCE = Holds, "executed-once", "executed once";
+        EXECUTED_ONCE_OR_MORE =
+            CannotTell, "executed-once-or-more", "one result, but several executions would look the same";
+        NEVER_EXECUTED = Broken, "never-executed", "all refused, none executed";
 
-    // Another body.
-    pub(crate) const REUSE_REFUSED: Self = Self::new(Holds, "reuse-refused", "refused; accepted with a key of its own");
-    pub(crate) const BODY_REFUSED: Self = Self::new(
-        CannotTell,
-        "body-refused",
-        "refused, but with a key of its own too: name a valid one with --other-body",
-    );
-    pub(crate) const REUSE_REPLAYED: Self =
-        Self::new(Broken, "reuse-replayed", "the first response: a mistaken reuse is not noticed");
-    pub(crate) const REUSE_ACCEPTED: Self = Self::new(Broken, "reuse-accepted", "accepted: executed or not");
-    pub(crate) const REUSE_EXECUTED: Self =
-        Self::new(Broken, "reuse-accepted", "another result: executed under a used key");
-    pub(crate) const NO_OTHER_BODY: Self =
-        Self::new(CannotTell, "no-other-body", "not sent: name a valid body with --other-body");
-    pub(crate) const NO_BODY: Self = Self::new(Info, "no-body", "not sent: the operation has no body");
+        // Another body.
+        REUSE_REFUSED = Holds, "reuse-refused", "refused; accepted with a key of its own";
+        BODY_REFUSED =
+            CannotTell, "body-refused", "refused, but with a key of its own too: name a valid one with --other-body";
+        REUSE_REPLAYED = Broken, "reuse-replayed", "the first response: a mistaken reuse is not noticed";
+        REUSE_ACCEPTED = Broken, "reuse-accepted", "accepted: executed or not";
+        REUSE_EXECUTED = Broken, "reuse-accepted", "another result: executed under a used key";
+        NO_OTHER_BODY = CannotTell, "no-other-body", "not sent: name a valid body with --other-body";
+        NO_BODY = Info, "no-body", "not sent: the operation has no body";
 
-    // No key, and the documentation.
-    pub(crate) const KEY_REQUIRED: Self = Self::new(Info, "key-required", "refused: a key is required");
-    pub(crate) const KEY_OPTIONAL: Self = Self::new(Info, "key-optional", "executed: a key is not required");
-    pub(crate) const UNDOCUMENTED: Self = Self::new(Info, "undocumented", "no refusal names a page");
+        // No key, and the documentation.
+        KEY_REQUIRED = Info, "key-required", "refused: a key is required";
+        KEY_OPTIONAL = Info, "key-optional", "executed: a key is not required";
+        UNDOCUMENTED = Info, "undocumented", "no refusal names a page";
 
-    pub(crate) const UNCLEAR: Self = Self::new(CannotTell, "unclear", "this status says nothing about the key");
+        UNCLEAR = CannotTell, "unclear", "this status says nothing about the key";
+    }
 
     /// A finding without differences.
     pub const fn new(conclusion: Conclusion, name: &'static str, text: &'static str) -> Self {

@@ -46,7 +46,6 @@ pub(crate) fn current_worker() -> Option<usize> {
     WORKER.get()
 }
 
-/// A channel to this thread for one reply.
 pub fn channel<A>() -> (ReplySender<A>, oneshot::Receiver<A>) {
     let (sender, answer) = oneshot::channel();
     let queue = REPLY_QUEUE.with(|own| own.get().cloned());

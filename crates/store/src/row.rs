@@ -262,7 +262,6 @@ pub fn cause(row: &impl RowReader) -> Result<Option<UnknownCause>, CorruptRow> {
     Ok(row.read::<Option<String>>("cause")?.as_deref().and_then(UnknownCause::parse))
 }
 
-/// Decodes a time: milliseconds since 1970.
 pub fn time(since_1970_ms: i64) -> Result<SystemTime, CorruptRow> {
     u64::try_from(since_1970_ms)
         .ok()

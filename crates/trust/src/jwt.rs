@@ -95,7 +95,6 @@ pub struct VerifiedToken {
 }
 
 impl VerifiedToken {
-    /// A claim among [`TokenRules::claims`].
     pub fn claim(&self, name: &str) -> &ClaimReading {
         let found = self.claims.iter().find(|(known, _)| **known == *name);
         found.map_or(&ClaimReading::Absent, |(_, reading)| reading)

@@ -52,7 +52,6 @@ pub struct SignatureScheme {
     signed: Box<str>,
     /// The field or member with the time of the delivery, in seconds since 1970.
     time: Option<Box<str>>,
-    /// The time is in milliseconds.
     #[serde(default)]
     in_milliseconds: bool,
     /// The JSON Pointer of a list in the body, whose items are signed one by one.

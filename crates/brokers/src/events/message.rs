@@ -18,7 +18,6 @@ use oncegate_domain::state::StateKind;
 use oncegate_settings::{EventKey, EventSink};
 use oncegate_store::KeyEvent;
 
-/// The media type of an event in JSON.
 pub(super) const MEDIA_TYPE: &str = "application/cloudevents+json";
 
 pub(super) struct EventMessage {

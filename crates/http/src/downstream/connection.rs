@@ -130,7 +130,6 @@ struct ServedConnection<H> {
 }
 
 impl<H: RequestHandler> ServedConnection<H> {
-    /// Prepares the end of a connection in the middle of a response.
     fn end_in_the_middle(&self) {
         if self.ends_connection.load(Ordering::Relaxed) {
             self.socket.reset_at_end();

@@ -262,7 +262,6 @@ pub fn may_have_trailers(headers: &HeaderMap, origin: &RequestOrigin) -> bool {
     origin.version == Version::HTTP_2 || headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// The announcement of the trailers of a message, of those that may pass.
 fn announced_trailers(headers: &HeaderMap, may_pass: impl Fn(&HeaderName) -> bool) -> Option<HeaderValue> {
     let mut announced = String::new();
     for name in headers.get_all(TRAILER).iter().flat_map(|names| names.as_bytes().split(|byte| *byte == b',')) {

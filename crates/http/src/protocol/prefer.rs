@@ -5,7 +5,6 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub const PREFER: HeaderName = HeaderName::from_static("prefer");
-/// The answer's field with the preferences that were applied.
 pub const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The preference of a client that will come back for the answer (section 4.1).
 pub const RESPOND_ASYNC: &str = "respond-async";

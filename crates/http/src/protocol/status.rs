@@ -6,7 +6,6 @@ use oncegate_domain::decision::AcceptedProgress;
 use oncegate_telemetry::metrics::label;
 
 label!(
-    /// The values of `Oncegate-Status`.
     OncegateStatus, "status", {
         /// This is the response of another request with the key, which is still running. It streams from its beginning.
         Attached => "attached",

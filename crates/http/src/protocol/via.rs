@@ -37,7 +37,6 @@ impl OwnMembers {
     }
 }
 
-/// Returns the member for a request that was received in this version.
 pub fn own_member(version: Version) -> HeaderValue {
     match version {
         Version::HTTP_10 => OWN.http_10.clone(),

@@ -38,7 +38,6 @@ pub struct ConnectionSlots {
 const GUARDED_SHARE: usize = 8;
 
 impl UpstreamSlots {
-    /// Slots for so many connections to each upstream.
     pub fn new(connections_max: usize) -> Self {
         Self { connections_max, targets: Mutex::default(), network: None }
     }

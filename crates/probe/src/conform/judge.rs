@@ -11,7 +11,7 @@ use super::operations::{
 };
 use super::plan::LinkRefusal;
 use crate::finding::Conclusion::{Broken, CannotTell, Holds, Info};
-use crate::finding::{Finding, IdempotencyCheck};
+use crate::finding::{Finding, IdempotencyCheck, findings};
 use crate::report::CheckedExpectation;
 use oncegate_http::protocol::refusal::RetryAfter;
 
@@ -36,30 +36,28 @@ impl IdempotencyCheck {
         Self { is_optional: true, ..Self::new("executions", "executions", "one for each operation") };
 }
 
-const KEYED: Finding = Finding::new(Holds, "keyed", "each request has a key");
-const KEYLESS: Finding = Finding::new(Broken, "keyless", "requests without a key");
-const OWN_KEYS: Finding = Finding::new(Holds, "own-keys", "no key is used for two operations");
-const SHARED_KEY: Finding = Finding::new(Broken, "shared-key", "the key of an earlier operation");
-const SAME_KEY: Finding = Finding::new(Holds, "same-key", "each retry has the first key");
-const NEW_KEY: Finding = Finding::new(Broken, "new-key", "another key: a service executes it again");
-const SAME_BYTES: Finding = Finding::new(Holds, "same-bytes", "each retry has the first bytes");
-const OTHER_SPELLING: Finding =
-    Finding::new(CannotTell, "other-spelling", "the same JSON value in other bytes, which some services refuse");
-const ASKED_AGAIN: Finding = Finding::new(Holds, "asked-again", "asks again");
-const REPORTED: Finding = Finding::new(Holds, "reported", "reports a failure");
-const TAKEN_FOR_SUCCESS: Finding =
-    Finding::new(Broken, "taken-for-success", "ends with exit code 0, as after a success");
-const STOPPED: Finding =
-    Finding::new(CannotTell, "stopped", "stops: from outside, a reported failure and a supposed success look the same");
-const GAVE_UP: Finding = Finding::new(Broken, "gave-up", "gives up, although the answer would have come");
-const WAITED: Finding = Finding::new(Holds, "waited", "waits as long");
-const SENT_UNCHANGED: Finding =
-    Finding::new(Broken, "sent-unchanged", "sends the request again, which is harmless and can never succeed");
-const KEPT_KEY: Finding = Finding::new(Holds, "kept-key", "asks again with the same key");
-const TAKEN: Finding = Finding::new(Holds, "taken", "takes it, and sends nothing more");
-const SENT_AGAIN: Finding = Finding::new(Broken, "sent-again", "sends the operation again");
-const RESULT_REFUSED: Finding = Finding::new(Broken, "result-refused", "gets the result, and reports a failure");
-const NOT_MET: Finding = Finding::new(CannotTell, "not-met", "no request has shown it");
+findings! {
+    KEYED = Holds, "keyed", "each request has a key";
+    KEYLESS = Broken, "keyless", "requests without a key";
+    OWN_KEYS = Holds, "own-keys", "no key is used for two operations";
+    SHARED_KEY = Broken, "shared-key", "the key of an earlier operation";
+    SAME_KEY = Holds, "same-key", "each retry has the first key";
+    NEW_KEY = Broken, "new-key", "another key: a service executes it again";
+    SAME_BYTES = Holds, "same-bytes", "each retry has the first bytes";
+    OTHER_SPELLING = CannotTell, "other-spelling", "the same JSON value in other bytes, which some services refuse";
+    ASKED_AGAIN = Holds, "asked-again", "asks again";
+    REPORTED = Holds, "reported", "reports a failure";
+    TAKEN_FOR_SUCCESS = Broken, "taken-for-success", "ends with exit code 0, as after a success";
+    STOPPED = CannotTell, "stopped", "stops: from outside, a reported failure and a supposed success look the same";
+    GAVE_UP = Broken, "gave-up", "gives up, although the answer would have come";
+    WAITED = Holds, "waited", "waits as long";
+    SENT_UNCHANGED = Broken, "sent-unchanged", "sends the request again, which is harmless and can never succeed";
+    KEPT_KEY = Holds, "kept-key", "asks again with the same key";
+    TAKEN = Holds, "taken", "takes it, and sends nothing more";
+    SENT_AGAIN = Broken, "sent-again", "sends the operation again";
+    RESULT_REFUSED = Broken, "result-refused", "gets the result, and reports a failure";
+    NOT_MET = CannotTell, "not-met", "no request has shown it";
+}
 
 /// Judges all operations. The checks are in the order of the table.
 pub(super) fn judge(log: &OperationLog, retry_after: RetryAfter) -> Vec<CheckedExpectation> {

@@ -19,13 +19,11 @@ const OPERATIONS_MAX: usize = 1_000;
 /// The way in which operations are told apart.
 #[derive(derive_more::Display)]
 pub enum OperationIdentity {
-    /// This field has the operation's name.
     #[display("the field {_0}")]
     Field(HeaderName),
     /// The JSON body has the operation's name at this pointer.
     #[display("the body at {_0}")]
     Body(Pointer),
-    /// Each run of a command is one operation.
     #[display("the run of the command")]
     Run,
     /// The key; and, after an answer that invites a retry, the same caller, method, target and body within this time.

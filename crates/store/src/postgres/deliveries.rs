@@ -87,7 +87,6 @@ impl PgTry<'_> {
 /// was given up.
 type Started<'a> = (SelectedDelivery<'a>, Option<Token>, Result<Option<Row>, CorruptRow>);
 
-/// Selects deliveries and starts them, in one transaction.
 async fn in_transaction<'a>(client: &PgClient, request: &'a PickUpRequest) -> Result<Vec<Started<'a>>, Error> {
     client.batch_execute("begin").await?;
     match start(client, request, SKIP_LOCKED).await.and_then(|started| started.into_iter().collect()) {

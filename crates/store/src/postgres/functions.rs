@@ -41,7 +41,7 @@ pub(super) struct Function {
 
 /// The functions of a list, and the list.
 macro_rules! functions {
-    ($($(#[$prepared:ident])? $function:ident = $name:literal;)*) => {
+    ($($function:ident = $($prepared:ident)? $name:literal;)*) => {
         $(pub(super) static $function: Function = Function {
             name: $name,
             text: include_str!(concat!("functions/", $name, ".sql")),
@@ -73,20 +73,14 @@ functions! {
     REDACT = "redact";
     RENEW_LEASE = "renew_lease";
     REPORT = "report";
-    #[prepared]
-    RESERVE = "reserve";
-    #[prepared]
-    RESERVE_ALL = "reserve_all";
-    #[prepared]
-    RESERVE_EACH = "reserve_each";
+    RESERVE = prepared "reserve";
+    RESERVE_ALL = prepared "reserve_all";
+    RESERVE_EACH = prepared "reserve_each";
     RESTORE = "restore";
     SET_HOLDER = "set_holder";
-    #[prepared]
-    SETTLE = "settle";
-    #[prepared]
-    SETTLE_ALL = "settle_all";
-    #[prepared]
-    SETTLE_EACH = "settle_each";
+    SETTLE = prepared "settle";
+    SETTLE_ALL = prepared "settle_all";
+    SETTLE_EACH = prepared "settle_each";
     START_DELIVERY = "start_delivery";
     TAKE_OVER = "take_over";
 }

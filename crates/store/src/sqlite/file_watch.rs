@@ -68,7 +68,6 @@ pub(super) fn write_stamp(db: &Connection) -> rusqlite::Result<Stamp> {
 pub(super) struct FileWatch {
     file: File,
     path: PathBuf,
-    /// As it was seen last.
     seen: Metadata,
     log: File,
     log_path: PathBuf,

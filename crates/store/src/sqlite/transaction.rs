@@ -18,7 +18,6 @@ use oncegate_domain::response::CorruptRow;
 #[derive(Clone, Debug)]
 pub(crate) enum SqliteFailure {
     Corrupt(CorruptRow),
-    /// Somebody else has changed the files.
     FileChanged(FileChange),
     /// SQLite's error. Shared, because a transaction fails as one.
     Sqlite(Arc<rusqlite::Error>),

@@ -8,7 +8,6 @@ use crate::amqp::{PERSISTENT, publish};
 use crate::publish_error::PublishError;
 use oncegate_engine::gate::message::OutcomeReason;
 
-/// The exchange for dead letters, and the channel to it.
 pub(super) struct DeadLetterExchange {
     pub(super) channel: Channel,
     pub(super) name: ShortString,

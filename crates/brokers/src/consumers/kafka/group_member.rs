@@ -38,7 +38,6 @@ pub(super) struct GroupMember {
     pub(super) producer: KafkaProducer,
     events: Mutex<mpsc::Receiver<MemberEvent>>,
     pauses: Arc<Pauses>,
-    /// The address of a broker.
     pub(super) broker: IpAddr,
 }
 

@@ -32,7 +32,6 @@ const STUCK_PAUSE: Duration = Duration::from_secs(10);
 /// The pause after an error that the client tries again by itself.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// The partitions that are to be paused.
 #[derive(Default)]
 pub(super) struct Pauses {
     pub(super) partitions: Mutex<BTreeSet<PartitionId>>,
