@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::app::StartError;
 use oncegate_admin::openapi_document;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment, WithoutSecrets};
-use oncegate_settings::{LoadedConfig, StoreLocation};
+use oncegate_settings::{LoadedConfig, StoreLocation, show_whole_path};
 use oncegate_store::OpenError;
 use oncegate_telemetry::logs::format_chain;
 
@@ -60,7 +60,8 @@ const CONFIG: u8 = 78;
     name = "oncegate",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed while running, \
+    after_help = "Begin with `oncegate init`, and with docs/first-steps.md, which the Debian package has in /usr/share/doc/oncegate.\n\n\
+Exit codes: 0 done, 1 failed while running, \
 2 usage, 3 and 4 as `diff` says, 69 a dependency is missing at start (no store, a schema not migrated, no server to probe), \
 74 an I/O error of the embedded store, 78 configuration."
 )]
@@ -150,7 +151,8 @@ enum Command {
 /// The argument for the configuration file.
 #[derive(Args)]
 struct ConfigFile {
-    /// The configuration file [env: ONCEGATE_CONFIG] [default: oncegate.toml in the working directory, if it is there]
+    /// The configuration file [env: ONCEGATE_CONFIG] [default: oncegate.toml in the working directory, else
+    /// /etc/oncegate/oncegate.toml, if it is there]
     #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(parse_file_name))]
     config: Option<PathBuf>,
 }
@@ -159,22 +161,35 @@ struct ConfigFile {
 fn parse_file_name(name: OsString) -> Result<PathBuf, &'static str> {
     match name.is_empty() {
         true => Err("the name of the file is empty: is the variable in it set? Without --config, \
-                     oncegate.toml in the working directory is read, if it is there"),
+                     oncegate.toml in the working directory is read, else /etc/oncegate/oncegate.toml"),
         false => Ok(name.into()),
     }
 }
 
-/// The file that is read where the command line names none.
+/// The file that is read where neither the command line nor a variable names one.
 const DEFAULT_FILE: &str = "oncegate.toml";
+/// The file of the packaged unit, which is read where the working directory has none.
+const UNIT_FILE: &str = "/etc/oncegate/oncegate.toml";
 
 impl ConfigFile {
     /// The file to read; `None` where flags, variables and defaults are all there is.
     fn path(&self) -> Option<PathBuf> {
+        self.path_or(&[DEFAULT_FILE, UNIT_FILE])
+    }
+
+    /// The file that is named, else the first of these that is there.
+    fn path_or(&self, defaults: &[&str]) -> Option<PathBuf> {
         // `ONCEGATE_CONFIG=` in an env file means that it is not set.
         let variable = || std::env::var_os("ONCEGATE_CONFIG").filter(|name| !name.is_empty()).map(PathBuf::from);
         let named = self.config.clone().or_else(variable);
-        named.or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|path| !is_absent(path)))
+        named.or_else(|| defaults.iter().map(PathBuf::from).find(|path| !is_absent(path)))
     }
+}
+
+/// Names the file that was read, for the error of a command that may have read another than its user meant.
+fn describe_file(file: Option<&Path>) -> String {
+    let nowhere = || "no configuration was found: name it with -c".to_owned();
+    file.map_or_else(nowhere, |file| format!("the configuration is {}", show_whole_path(file)))
 }
 
 /// Whether there is nothing of this name. A link that leads nowhere is there, and so is what the system does not let us
@@ -300,10 +315,11 @@ fn load_without_service(file: &ConfigFile) -> Result<LoadedConfig, CommandError>
 }
 
 /// Refuses an embedded store without a file: a look must not create one.
-fn require_file(location: &StoreLocation) -> Result<(), CommandError> {
+fn require_file(location: &StoreLocation, file: &ConfigFile) -> Result<(), CommandError> {
     match location {
         StoreLocation::Sqlite(path) if !path.exists() => {
-            Err(CommandError::Store(location.clone(), OpenError::Missing("there is no such file".into())))
+            let missing = format!("there is no such file; {}", describe_file(file.path().as_deref()));
+            Err(CommandError::Store(location.clone(), OpenError::Missing(missing.into())))
         }
         StoreLocation::Sqlite(_) | StoreLocation::Postgres(_) | StoreLocation::Memory => Ok(()),
     }

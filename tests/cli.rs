@@ -260,8 +260,7 @@ fn init_writes_a_valid_file_for_each_use_each_caller_and_each_store() {
             // A webhook has no caller, also where the other routes would have tokens.
             let text = std::fs::read_to_string(folder.path("oncegate.toml")).unwrap();
             assert!(!text.contains("jwks.json"), "an issuer's own description names its keys: {text}");
-            let is_known =
-                |line: &str| line.contains("scope is `none`") || line.contains("no route's `scope` has a `jwt:` part");
+            let is_known = |line: &str| line.contains("no route's `scope` has a `jwt:` part");
             assert!(checked.err.lines().all(is_known), "{what} {caller:?}: {}", checked.err);
             assert_eq!(checked.out.matches("\nroute ").count(), what.split(',').count(), "{}", checked.out);
             // A trial never reaches the vendor itself.
@@ -383,6 +382,8 @@ fn init_changes_no_file_and_says_which_flag_is_missing_where_nobody_can_be_asked
         (&complete[..3], "--for is missing", 2),
         (&["init", "--for", "payments"][..], "--upstream is missing", 2),
         (&["init", "--upstream", "http://h", "--for", "payment"][..], "payments, orders", 2),
+        (&["init", "--upstream", "http://h", "--for", "order"][..], "did you mean `orders`?", 2),
+        (&[&complete[..], &["--unit"]].concat()[..], "--unit", 2),
         (&["init", "--upstream", "http://h", "--for", "grpc"][..], "h2c://", 2),
         (&["init", "--upstream", "ftp://h", "--for", "payments"][..], "--upstream", 2),
         (&["init", "--upstream", "127.0.0.1:3000", "--for", "payments"][..], "has no scheme", 2),
@@ -459,6 +460,65 @@ fn the_file_in_the_working_directory_is_read_unless_another_is_named() {
 }
 
 #[test]
+fn init_writes_for_the_unit_what_its_user_may_read_and_every_command_finds_it() {
+    // As root of a machine with nothing in /etc and /var/lib.
+    let alone = |script: &str| {
+        let script = format!("mount -t tmpfs none /etc; mount -t tmpfs none /var/lib; {script}");
+        let folder = Folder::with(&[]);
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", &script]).current_dir(folder.0.path());
+        ended(command.env_remove("ONCEGATE_CONFIG").env("oncegate", env!("CARGO_BIN_EXE_oncegate")).output().unwrap())
+    };
+    if alone("").code != 0 {
+        return eprintln!("skipped: this machine lets nobody mount in a namespace of users");
+    }
+    let init = "$oncegate init --unit --upstream 3000 --for";
+    let missing = alone(&format!("{init} orders"));
+    assert!(missing.code == 2 && missing.err.contains("there is no /etc/oncegate"), "{}", missing.err);
+    let elsewhere = alone(&format!("mkdir /etc/oncegate; {init} orders --store sqlite:/etc/oncegate/a.db"));
+    assert!(elsewhere.code == 2 && elsewhere.err.contains("is not in /var/lib/oncegate"), "{}", elsewhere.err);
+    let written = alone(&format!(
+        "mkdir /etc/oncegate; umask 077; {init} orders=/orders,egress:stripe; stat -c 'mode %a' /etc/oncegate/*; \
+         cat /etc/oncegate/oncegate.toml; $oncegate check; ONCEGATE_ADMIN_LISTEN=127.0.0.1:1 $oncegate keys list 2>&1 || true; {init} orders"
+    ));
+    let Ended { code, out, err } = written;
+    assert!(code == 2 && err.contains("/etc/oncegate/oncegate.toml is there already"), "{out} {err}");
+    assert_eq!(out.matches("mode 640\n").count(), 3, "{out}");
+    for text in [
+        "It guards POST /orders, POST /v1/{*rest}. USE=PATH",
+        "curl -i http://127.0.0.1:8080/orders -H 'Authorization: Bearer alice' ",
+        "secret = \"${file:/etc/oncegate/oncegate.secret}\"",
+        "url = \"sqlite:/var/lib/oncegate/oncegate.db\"",
+        "token_file = \"/var/lib/oncegate/admin-token\"",
+        "# key = { from = \"form:metadata[order_id]\" }",
+        "Bearer ${file:/etc/oncegate/stripe}",
+        "file            /etc/oncegate/oncegate.toml\n",
+        "there is no such file; the configuration is /etc/oncegate/oncegate.toml",
+    ] {
+        assert!(out.contains(text), "{text}: {out}");
+    }
+}
+
+#[test]
+fn a_token_that_is_refused_is_named_with_the_configuration_that_it_is_from() {
+    let instance = Instance::start("127.0.0.1:1".parse().unwrap());
+    let folder =
+        Folder::with(&[("oncegate.toml", &CONFIG.replacen('\n', "\n[admin]\ntoken = 'the-token-of-another'\n", 1))]);
+    let listener = instance.admin.to_string();
+    let asked = |folder: &Folder, token: &str| {
+        run_in(folder, &[("ONCEGATE_ADMIN_TOKEN", token)], &["keys", "list", "--admin", &listener])
+    };
+    let named = format!("; the configuration is {}", folder.path("oncegate.toml").canonicalize().unwrap().display());
+    for (refused, reason) in [
+        (asked(&folder, "no-token-of-this-one"), "; the token is that of ONCEGATE_ADMIN_TOKEN"),
+        (asked(&folder, ""), &*named),
+        (asked(&Folder::with(&[]), ""), "; no configuration was found: name it with -c"),
+    ] {
+        assert!(refused.code == 1 && refused.err.contains(reason), "{}", refused.err);
+    }
+}
+
+#[test]
 fn a_default_file_that_is_there_and_cannot_be_followed_is_an_error_and_not_a_missing_file() {
     for target in ["gone.toml", "oncegate.toml"] {
         let folder = Folder::with(&[]);
@@ -511,7 +571,8 @@ fn check_names_the_file_that_was_read_or_says_that_there_is_none() {
     let without = run_in(&empty, &[("ONCEGATE_UPSTREAM", "http://127.0.0.1:9")], &["check"]);
     assert_eq!(without.out.lines().next(), Some("file            no file: defaults"), "{}", without.err);
     let missing = run_in(&empty, &[], &["check"]);
-    assert!(missing.code == 78 && missing.err.contains("no ./oncegate.toml was found"), "{}", missing.err);
+    let names_both = missing.err.contains("neither ./oncegate.toml nor /etc/oncegate/oncegate.toml was found");
+    assert!(missing.code == 78 && names_both, "{}", missing.err);
     let named = Folder::with(&[("oncegate.toml", "listen = '127.0.0.1:0'\n")]);
     let lacking = run_in(&named, &[], &["check"]);
     assert!(lacking.err.contains("upstream: is missing") && !lacking.err.contains("was found"), "{}", lacking.err);

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use http_body_util::Full;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{CommandError, ConfigFile, failed};
+use super::{CommandError, ConfigFile, DEFAULT_FILE, describe_file, failed};
 use oncegate_admin as admin;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_http::http_connection::{HttpConnection, HttpError};
@@ -43,6 +44,11 @@ impl InstanceArguments {
     /// Whether the command line names the instance: a file, a variable or a default only say where one would be.
     pub(super) fn is_named(&self) -> bool {
         self.admin.is_some()
+    }
+
+    /// The file with the token and the services. The unit's is not for another instance that the command line names.
+    fn file(&self) -> Option<PathBuf> {
+        if self.is_named() { self.file.path_or(&[DEFAULT_FILE]) } else { self.file.path() }
     }
 
     /// Returns the address to connect to. It needs nothing else of the configuration: secrets may be missing.
@@ -77,10 +83,14 @@ impl InstanceArguments {
         let service = self.service();
         // A variable with the token comes before the file, which is then not read.
         let is_in_environment = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
-        let file = self.file.path().filter(|_| !is_in_environment);
+        let file = self.file().filter(|_| !is_in_environment);
         Ok(Some(Connected {
             address,
             service: service?,
+            token_source: match is_in_environment {
+                true => "the token is that of ONCEGATE_ADMIN_TOKEN".to_owned(),
+                false => describe_file(file.as_deref()),
+            },
             token: config::admin_token(file.as_deref(), &ProcessEnvironment).map_err(CommandError::Config)?,
         }))
     }
@@ -90,7 +100,7 @@ impl InstanceArguments {
         if self.service.is_some() {
             return Ok(self.service.clone());
         }
-        let names = self.file.path().map(|file| config::service_names(&file, &ProcessEnvironment)).transpose();
+        let names = self.file().map(|file| config::service_names(&file, &ProcessEnvironment)).transpose();
         let names = names.map_err(CommandError::Config)?.unwrap_or_default();
         Ok(names.first().filter(|_| names.len() == 1).map(Arc::clone))
     }
@@ -117,6 +127,8 @@ pub(super) struct Connected {
     /// The service that it should serve; `None` where no file says.
     service: Option<Arc<str>>,
     token: Option<AdminToken>,
+    /// Says where the token is from, or would be.
+    token_source: String,
 }
 
 impl Connected {
@@ -138,7 +150,11 @@ impl Connected {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
         }
-        exchange(limit, self.address, request, body).await
+        let (status, mut answer) = exchange(limit, self.address, request, body).await?;
+        if status == StatusCode::UNAUTHORIZED {
+            answer["detail"] = format!("{}; {}", explain_refusal(status, &answer), self.token_source).into();
+        }
+        Ok((status, answer))
     }
 }
 

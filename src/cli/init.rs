@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroU16;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf, absolute};
 
 use base64::Engine;
@@ -15,7 +16,7 @@ use clap::{Args, ValueEnum};
 use data_encoding::HEXLOWER;
 use http::Method;
 
-use super::{CommandError, create, failed, is_absent, openapi, print};
+use super::{CommandError, UNIT_FILE, create, failed, is_absent, openapi, print};
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::quantity::quantity;
@@ -24,6 +25,9 @@ use oncegate_settings::{StoreLocation, UpstreamTarget, Vendor, WebhookSender, Wo
 
 /// The JSON Schema of the file that is written, beside it.
 const SCHEMA_FILE: &str = "oncegate.schema.json";
+
+/// The state directory of the packaged unit, which can write nowhere else.
+const UNIT_STATE: &str = "/var/lib/oncegate";
 
 #[derive(Args)]
 pub(super) struct InitArguments {
@@ -45,7 +49,8 @@ pub(super) struct InitArguments {
     /// The audience that the callers' tokens name, for --callers jwt
     #[arg(long, value_name = "NAME")]
     audience: Option<String>,
-    /// The place of keys: sqlite:FILE for one instance, postgres://… for any number [default: sqlite:oncegate.db]
+    /// The place of keys: sqlite:FILE for one instance, postgres://… for any number [default: sqlite:oncegate.db; with
+    /// --unit in /var/lib/oncegate]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// An OpenAPI document (3.0 or 3.1): each POST and PATCH operation gets a route of the first --for
@@ -54,6 +59,9 @@ pub(super) struct InitArguments {
     /// The file to write; an existing one is never changed
     #[arg(short, long, value_name = "FILE", default_value = super::DEFAULT_FILE)]
     output: PathBuf,
+    /// Writes /etc/oncegate/oncegate.toml for the unit of the Debian package, whose user may read it
+    #[arg(long, conflicts_with = "output")]
+    unit: bool,
 }
 
 /// What a route's requests do.
@@ -81,9 +89,10 @@ struct PlannedUse {
 
 impl PlannedUse {
     fn path(&self) -> String {
-        let usual = match self.sender {
-            WebhookSender::None => self.kind.route().0.to_owned(),
-            sender => format!("/webhooks/{}", sender.word()),
+        let usual = match (self.sender, self.vendor) {
+            (WebhookSender::None, Vendor::Stripe) => "/v1/{*rest}".to_owned(),
+            (WebhookSender::None, _) => self.kind.route().0.to_owned(),
+            (sender, _) => format!("/webhooks/{}", sender.word()),
         };
         self.path.clone().unwrap_or(usual)
     }
@@ -92,7 +101,15 @@ impl PlannedUse {
     fn lines(&self) -> Result<String, CommandError> {
         let (_, lines) = self.kind.route();
         if self.kind == Use::Egress {
-            return Ok(lines.replace("VENDOR", self.vendor.word()));
+            let (vendor, key) = match self.vendor {
+                Vendor::None => ("vendor", "json:/order_id"),
+                // Their requests are forms.
+                Vendor::Stripe => ("stripe", "form:metadata[order_id]"),
+                Vendor::Twilio => ("twilio", "header:x-order-id"),
+                vendor => (vendor.word(), "json:/order_id"),
+            };
+            let lines = lines.replace("VENDOR", self.vendor.word());
+            return Ok(lines.replace("CREDENTIAL", vendor).replace("KEY", key));
         }
         if self.sender == WebhookSender::None {
             return Ok(lines.to_owned());
@@ -157,8 +174,8 @@ impl Use {
                 "/{*rest}",
                 "vendor = \"VENDOR\"   # what it promises about keys; the `upstream` at the top is the vendor's, or a double's: docs/egress.md\n\
                  # An SDK draws another key for each call. Without the name of the operation, a worker that is started again charges again:\n\
-                 # key = { from = \"json:/order_id\" }\n\
-                 # set_headers = { Authorization = \"Bearer ${file:/run/secrets/vendor}\" }   # then no caller holds it, and one worker needs scope = [\"none\"]\n\
+                 # key = { from = \"KEY\" }\n\
+                 # set_headers = { Authorization = \"Bearer ${file:/run/secrets/CREDENTIAL}\" }   # then no caller holds it, and one worker needs scope = [\"none\"]\n\
                  # reconcile = { url = \"https://…/search?reference={key}\" }   # ends what the vendor's keys do not\n",
             ),
             Self::Graphql => ("/graphql", "dialect = \"graphql\"   # mutations are guarded, queries pass\n"),
@@ -203,8 +220,12 @@ fn parse_use(text: &str) -> Result<PlannedUse, String> {
         _ => (name, WebhookSender::None),
     };
     let found = Use::value_variants().iter().find(|known| known.name() == name);
-    let names = || Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
-    let found = *found.ok_or_else(|| format!("`{name}` is none of {}", names()))?;
+    let found = *found.ok_or_else(|| {
+        let names: Vec<_> = Use::value_variants().iter().map(|known| known.name()).collect();
+        let near = config::nearest(name, names.iter().map(|name| &**name));
+        let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        format!("`{name}` is none of {}{hint}", names.join(", "))
+    })?;
     path.as_deref().map_or(Ok(()), |path| PathPattern::parse(path).map(drop))?;
     Ok(PlannedUse { kind: found, sender, vendor, path })
 }
@@ -232,6 +253,17 @@ fn parse_callers(text: &str) -> Result<Callers, String> {
 }
 
 pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
+    if arguments.unit {
+        arguments.output = UNIT_FILE.into();
+        if !rustix::process::geteuid().is_root() {
+            return Err(CommandError::Usage(format!("{UNIT_FILE} is root's: run this with sudo")));
+        }
+        if arguments.output.parent().is_some_and(is_absent) {
+            return Err(CommandError::Usage(
+                "there is no /etc/oncegate: the Debian package makes it, with the unit".into(),
+            ));
+        }
+    }
     if !is_absent(&arguments.output) {
         let file = arguments.output.display();
         return Err(CommandError::Usage(format!(
@@ -246,19 +278,19 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     }
     let secret = arguments.secret_file()?;
     let text = arguments.compose(secret.as_deref())?;
-    write_checked(&arguments.output, &text, secret.as_deref())?;
+    write_checked(&arguments.output, &text, secret.as_deref(), arguments.unit)?;
     let file = arguments.output.display();
     let mut secrets = String::new();
-    if config::has_written_secret(&text) {
+    if !arguments.unit && config::has_written_secret(&text) {
         secrets.push_str(
             "It has a password in it, so only you can read it (0600). A service or an image that runs as another user needs its own way to \
              it: `${file:…}` or `${NAME}` in its place keeps the password out of the file. ",
         );
     }
     if let Some(secret) = &secret {
-        let secret = secret.display();
+        let (secret, mode) = (secret.display(), if arguments.unit { "0640" } else { "0600" });
         secrets.push_str(&format!(
-            "{secret} has the `secret` (0600): each instance needs the same, as long as the database exists. "
+            "{secret} has the `secret` ({mode}): each instance needs the same, as long as the database exists. "
         ));
     }
     if arguments.has_webhooks() {
@@ -266,7 +298,7 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
             "The `secrets` of each `signature` are drawn: write the sender's own in their place, or each event gets 401. ",
         );
     }
-    let routes = arguments.openapi.as_ref().map_or_else(String::new, |spec| {
+    let routes = arguments.openapi.as_ref().map_or_else(|| arguments.describe_guarded(), |spec| {
         let (spec, routes) = (spec.display(), text.matches("[[routes]]").count() as u64);
         let count = quantity(routes, "route", "routes");
         format!(
@@ -274,9 +306,16 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
              routes that change nothing, such as a search. PUT and DELETE got none.\n"
         )
     });
+    let has_systemd = Path::new("/run/systemd/system").is_dir();
+    let (check, start) = match (arguments.unit, has_systemd) {
+        (false, _) => ("", format!("oncegate run -c {file}")),
+        (true, true) => ("sudo ", "sudo systemctl enable --now oncegate".to_owned()),
+        (true, false) => ("", format!("runuser -u oncegate -- oncegate run -c {file}   # systemd does not run here")),
+    };
+    let request = arguments.example_request();
     print(&format!(
-        "{file} is written and valid. Editors complete its keys by {SCHEMA_FILE}. {secrets}{routes}Read its comments, and then:\n\n  oncegate check -c {file}   # each route with all its \
-         options\n  oncegate run -c {file}\n"
+        "{file} is written and valid. Editors complete its keys by {SCHEMA_FILE}. {secrets}{routes}Read its comments, and then:\n\n  \
+         {check}oncegate check -c {file}   # each route with all its options\n  {start}\n{request}"
     ))
 }
 
@@ -305,8 +344,40 @@ impl InitArguments {
             fill_in(&mut self.audience, "--audience", "The audience that the tokens name", None, as_written)?;
         }
         let question = "Where keys are kept (sqlite:FILE for one instance, postgres://… for any number)";
-        fill_in(&mut self.store, "--store", question, Some("sqlite:oncegate.db"), parse_store)?;
-        Ok(())
+        let folder = if self.unit { format!("{UNIT_STATE}/") } else { String::new() };
+        fill_in(&mut self.store, "--store", question, Some(&format!("sqlite:{folder}oncegate.db")), parse_store)?;
+        let file = self.store.as_deref().and_then(|url| url.strip_prefix("sqlite:"));
+        match file.filter(|file| self.unit && !Path::new(file).starts_with(UNIT_STATE)) {
+            Some(file) => {
+                Err(CommandError::Usage(format!("--store {file} is not in {UNIT_STATE}, where the unit writes")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The requests that the routes guard, in one sentence.
+    fn describe_guarded(&self) -> String {
+        let paths = self.uses.iter().map(|planned| format!("POST {}", planned.path())).collect::<Vec<_>>().join(", ");
+        let is_usual = self.uses.iter().any(|planned| planned.path.is_none());
+        format!("It guards {paths}. {}", if is_usual { "USE=PATH in --for names another path. " } else { "" })
+    }
+
+    /// A request to try the first route that any JSON may be sent to, with a caller of the scope that is written.
+    fn example_request(&self) -> String {
+        let is_plain = |planned: &&PlannedUse| matches!(planned.kind, Use::Payments | Use::Orders | Use::ModelApi);
+        let first = self.uses.iter().find(is_plain).map(PlannedUse::path).filter(|path| !path.contains('{'));
+        let caller = match self.callers {
+            Some(Callers::Jwt) => return String::new(),
+            Some(Callers::One) => "",
+            Some(Callers::ApiKey) | None => " -H 'Authorization: Bearer alice'",
+        };
+        let request = |path| {
+            format!(
+                "  curl -i http://127.0.0.1:8080{path}{caller} -H 'Idempotency-Key: first-1' -H 'Content-Type: application/json' \
+                 -d '{{}}'   # with your body, twice: the second answer is `replayed`\n"
+            )
+        };
+        first.filter(|_| self.openapi.is_none()).map_or_else(String::new, request)
     }
 
     /// The file of the `secret`, beside the configuration: for PostgreSQL, which more people can read than one file,
@@ -354,12 +425,18 @@ impl InitArguments {
             ));
         }
         text.push_str(&format!("\n[store]\nurl = {}\n", quoted(&self.store)));
+        if self.unit {
+            text.push_str(&format!(
+                "\n[admin]\ntoken_file = \"{UNIT_STATE}/admin-token\"   # the first start draws it; `sudo oncegate keys` reads it\n"
+            ));
+        }
         let scope = match self.callers {
             Some(Callers::Jwt) => {
                 "# A refreshed token is the same caller: the verified claim `sub` counts.\nscope = [\"jwt:sub\"]\n"
             }
             Some(Callers::One) => {
-                "# All requests are one caller's: whoever knows a key gets its response.\nscope = [\"none\"]\n"
+                "# All requests are one caller's: whoever knows a key gets its response.\nscope = [\"none\"]\n\
+                 allow = [\"scope-none\"]   # so that `oncegate check` does not warn of it\n"
             }
             Some(Callers::ApiKey) | None => {
                 "# A client with another token or key is another caller, and its retry runs again.\n\
@@ -368,7 +445,10 @@ impl InitArguments {
         };
         let (mut names, mut explained) = (BTreeSet::new(), BTreeSet::new());
         for (planned, path, methods) in routes {
-            let lines = planned.lines()?;
+            let mut lines = planned.lines()?;
+            if self.unit {
+                lines = lines.replace("/run/secrets/", "/etc/oncegate/");
+            }
             let name = unused_name(&mut names, &path, planned.kind);
             let path = quoted(&Some(path));
             let scope = if planned.kind == Use::Webhooks { "" } else { scope };
@@ -464,8 +544,8 @@ fn unused_name(names: &mut BTreeSet<String>, path: &str, kind: Use) -> String {
 }
 
 /// Writes the file, and the secret's where there is none yet. Removes what it has written if the configuration's reader
-/// finds a problem.
-fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), CommandError> {
+/// finds a problem. `is_for_unit` lets the unit's user read the files too.
+fn write_checked(file: &Path, text: &str, secret: Option<&Path>, is_for_unit: bool) -> Result<(), CommandError> {
     let mut written = Vec::new();
     let write = |written: &mut Vec<PathBuf>| {
         if let Some(secret) = secret.filter(|secret| is_absent(secret)) {
@@ -486,6 +566,9 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
         let mode = if config::has_written_secret(text) { 0o600 } else { 0o644 };
         create(file, mode, text)?;
         written.push(file.to_owned());
+        if is_for_unit {
+            written.iter().try_for_each(|file| share(file)).map_err(failed)?;
+        }
         let loaded = config::load(Some(file), &Overrides::default(), &ProcessEnvironment);
         loaded.map(drop).map_err(CommandError::Config)
     };
@@ -494,4 +577,12 @@ fn write_checked(file: &Path, text: &str, secret: Option<&Path>) -> Result<(), C
         written.iter().for_each(|file| drop(fs::remove_file(file)));
     }
     result
+}
+
+/// Lets root and the group of the folder read a file, whatever group and umask this process has. The package gives the
+/// folder to the group of the unit's user.
+fn share(file: &Path) -> std::io::Result<()> {
+    let folder = file.parent().map(fs::metadata).transpose()?;
+    chown(file, None, folder.map(|folder| folder.gid()))?;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o640))
 }

@@ -46,6 +46,7 @@ pub(super) struct ReconcileArguments {
 pub(super) fn run(arguments: &ReconcileArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
     let routes = select_routes(&config.live, arguments.route.as_deref())?;
+    require_file(&config.start.store.url, &arguments.file)?;
     let report = block_on(compare(&config, &routes, arguments.since))?;
     print(&if arguments.json { report.to_json() } else { report.to_text() })?;
     match report.failure() {
@@ -71,7 +72,6 @@ async fn compare(
     since: Duration,
 ) -> Result<ComparisonReport, CommandError> {
     let location = &config.start.store.url;
-    require_file(location)?;
     // A command that only reads must not migrate.
     let settings = StoreSettings { migrate: false, ..config.into() };
     let store = store::open(&settings).await.map_err(|error| {

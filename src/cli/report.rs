@@ -145,7 +145,7 @@ async fn describe_store(config: &LoadedConfig, has_secrets: bool, instance: &Ins
         return "The store was not asked: a secret or a variable of the configuration is missing here.".into();
     }
     let location = &config.start.store.url;
-    if let Err(error) = require_file(location) {
+    if let Err(error) = require_file(location, &instance.file) {
         return say_why("The store was not asked", &error);
     }
     if matches!(location, StoreLocation::Sqlite(_)) && matches!(instance.find().await, Ok(Some(_))) {

@@ -11,6 +11,7 @@ pub use file_access::has_written_secret;
 pub use file_options::TOP;
 pub use key_doc::{KeyDoc, ValueKind};
 pub use load::{admin_listen, admin_token, dialect_refusals, load, service_names};
+pub use messages::nearest;
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use readable_data::{StartExposure, start_exposure};
 pub use schema::{SCHEMA_ID, schema};

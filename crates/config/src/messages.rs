@@ -7,7 +7,7 @@ use super::key_doc::{KeyDoc, ValueKind};
 use oncegate_settings::one_of;
 
 /// The end of the problem of a missing key where no file was read.
-pub(super) const NO_DEFAULT_FILE: &str = "; no ./oncegate.toml was found";
+pub(super) const NO_DEFAULT_FILE: &str = "; neither ./oncegate.toml nor /etc/oncegate/oncegate.toml was found";
 
 /// The problem of a value of another kind than its key's.
 pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
@@ -82,7 +82,7 @@ pub(super) fn unknown_key(name: &str, keys: &[KeyDoc], tables: &[(&str, &[KeyDoc
 ///
 /// Near is one slip for every three characters: with more, a short word would be near to every other. A slip adds,
 /// drops or changes a character, or swaps two neighbours (optimal string alignment).
-pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let word = normalize(word);
     let reach = (word.chars().count() / 3).max(1);
     let near = known.into_iter().map(|known| (osa_distance(&word, &normalize(known)), known));

@@ -10,7 +10,7 @@ use super::DemoError;
 use super::payments::Payments;
 use super::proxy::{DemoListeners, DemoProxy, find_free_address};
 
-/// The ports of most examples, and the defaults of the proxy, so that `oncegate keys` finds it.
+/// The ports of most examples, and the defaults of the proxy.
 const SERVICE: u16 = 3000;
 const LISTEN: u16 = 8080;
 const ADMIN: u16 = 8081;
@@ -22,14 +22,9 @@ pub async fn serve(program: &Path, out: &mut dyn Write) -> Result<(), DemoError>
     let (listen, admin) = (find_free_address(LISTEN)?, find_free_address(ADMIN)?);
     let listeners = DemoListeners { listen, admin, log: "info", has_own_group: true };
     let mut proxy = DemoProxy::start(program, upstream, &listeners).await?;
-    // The commands look at the default port.
-    let keys = match admin.port() {
-        ADMIN => String::new(),
-        _ => format!("; `oncegate keys list --admin {admin}` finds it"),
-    };
     let text = format!(
         "Oncegate listens on http://{listen} in front of a payments service on http://{upstream}.\n\
-         The admin page is http://{admin}, without a token{keys}. Ctrl-C ends all of it and deletes the records.\n\n\
+         The admin page is http://{admin}, without a token; `oncegate keys list --admin {admin}` shows its keys. Ctrl-C ends all of it and deletes the records.\n\n\
          In a second terminal, the same command twice:\n\n    \
          curl -i http://{listen}/v1/payments -H 'Idempotency-Key: order-1001' -H 'Authorization: Bearer alice' \\\n         \
          -H 'Content-Type: application/json' -d '{{\"amount\": 1000}}'\n\n\

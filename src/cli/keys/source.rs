@@ -59,7 +59,7 @@ impl KeyAdminSource {
             let inside = format!("it is inside an instance, and none answers at {silent}");
             return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
         }
-        require_file(&location)?;
+        require_file(&location, &arguments.file)?;
         // Nor may it change a schema that an older instance uses.
         let settings = StoreSettings { migrate: false, ..StoreSettings::from(&config) };
         let store = store::open(&settings).await.map_err(|error| {
