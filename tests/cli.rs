@@ -479,7 +479,8 @@ fn init_writes_for_the_unit_what_its_user_may_read_and_every_command_finds_it() 
     assert!(elsewhere.code == 2 && elsewhere.err.contains("is not in /var/lib/oncegate"), "{}", elsewhere.err);
     let written = alone(&format!(
         "mkdir /etc/oncegate; umask 077; {init} orders=/orders,egress:stripe; stat -c 'mode %a' /etc/oncegate/*; \
-         cat /etc/oncegate/oncegate.toml; $oncegate check; ONCEGATE_ADMIN_LISTEN=127.0.0.1:1 $oncegate keys list 2>&1 || true; {init} orders"
+         cat /etc/oncegate/oncegate.toml; $oncegate check; ONCEGATE_ADMIN_LISTEN=127.0.0.1:1 $oncegate keys list 2>&1 || true; \
+         $oncegate run 2>&1 || true; {init} orders"
     ));
     let Ended { code, out, err } = written;
     assert!(code == 2 && err.contains("/etc/oncegate/oncegate.toml is there already"), "{out} {err}");
@@ -494,6 +495,7 @@ fn init_writes_for_the_unit_what_its_user_may_read_and_every_command_finds_it() 
         "Bearer ${file:/etc/oncegate/stripe}",
         "file            /etc/oncegate/oncegate.toml\n",
         "there is no such file; the configuration is /etc/oncegate/oncegate.toml",
+        "/etc/oncegate/oncegate.toml is the unit's: `systemctl start oncegate`",
     ] {
         assert!(out.contains(text), "{text}: {out}");
     }

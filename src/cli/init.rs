@@ -29,6 +29,9 @@ const SCHEMA_FILE: &str = "oncegate.schema.json";
 /// The state directory of the packaged unit, which can write nowhere else.
 const UNIT_STATE: &str = "/var/lib/oncegate";
 
+/// So that root's commands and the unit have one token, whatever the store is.
+const UNIT_ADMIN: &str = "\n[admin]\ntoken_file = \"/var/lib/oncegate/admin-token\"   # the first start draws it; `sudo oncegate keys` reads it\n";
+
 #[derive(Args)]
 pub(super) struct InitArguments {
     /// The service's URL: http://, https://, h2c:// (gRPC) or unix:, or a port of this machine
@@ -97,8 +100,9 @@ impl PlannedUse {
         self.path.clone().unwrap_or(usual)
     }
 
-    /// The lines of its route. The secret of a webhook is drawn: nobody knows it, until the sender's is in its place.
-    fn lines(&self) -> Result<String, CommandError> {
+    /// The lines of its route; `secrets` is the folder of a credential. The secret of a webhook is drawn: nobody knows it,
+    /// until the sender's is in its place.
+    fn lines(&self, secrets: &str) -> Result<String, CommandError> {
         let (_, lines) = self.kind.route();
         if self.kind == Use::Egress {
             let (vendor, key) = match self.vendor {
@@ -109,7 +113,7 @@ impl PlannedUse {
                 vendor => (vendor.word(), "json:/order_id"),
             };
             let lines = lines.replace("VENDOR", self.vendor.word());
-            return Ok(lines.replace("CREDENTIAL", vendor).replace("KEY", key));
+            return Ok(lines.replace("CREDENTIAL", &format!("{secrets}/{vendor}")).replace("KEY", key));
         }
         if self.sender == WebhookSender::None {
             return Ok(lines.to_owned());
@@ -175,7 +179,7 @@ impl Use {
                 "vendor = \"VENDOR\"   # what it promises about keys; the `upstream` at the top is the vendor's, or a double's: docs/egress.md\n\
                  # An SDK draws another key for each call. Without the name of the operation, a worker that is started again charges again:\n\
                  # key = { from = \"KEY\" }\n\
-                 # set_headers = { Authorization = \"Bearer ${file:/run/secrets/CREDENTIAL}\" }   # then no caller holds it, and one worker needs scope = [\"none\"]\n\
+                 # set_headers = { Authorization = \"Bearer ${file:CREDENTIAL}\" }   # then no caller holds it, and one worker needs scope = [\"none\"]\n\
                  # reconcile = { url = \"https://…/search?reference={key}\" }   # ends what the vendor's keys do not\n",
             ),
             Self::Graphql => ("/graphql", "dialect = \"graphql\"   # mutations are guarded, queries pass\n"),
@@ -254,15 +258,7 @@ fn parse_callers(text: &str) -> Result<Callers, String> {
 
 pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     if arguments.unit {
-        arguments.output = UNIT_FILE.into();
-        if !rustix::process::geteuid().is_root() {
-            return Err(CommandError::Usage(format!("{UNIT_FILE} is root's: run this with sudo")));
-        }
-        if arguments.output.parent().is_some_and(is_absent) {
-            return Err(CommandError::Usage(
-                "there is no /etc/oncegate: the Debian package makes it, with the unit".into(),
-            ));
-        }
+        arguments.choose_unit_file()?;
     }
     if !is_absent(&arguments.output) {
         let file = arguments.output.display();
@@ -320,6 +316,16 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
 }
 
 impl InitArguments {
+    fn choose_unit_file(&mut self) -> Result<(), CommandError> {
+        self.output = UNIT_FILE.into();
+        let has_folder = self.output.parent().is_some_and(|folder| !is_absent(folder));
+        match rustix::process::geteuid().is_root() {
+            false => Err(CommandError::Usage(format!("{UNIT_FILE} is root's: run this with sudo"))),
+            true if has_folder => Ok(()),
+            true => Err(CommandError::Usage("there is no /etc/oncegate: the Debian package makes it".into())),
+        }
+    }
+
     /// Asks for what the command line has not said, if a person can answer.
     fn ask_for_the_rest(&mut self) -> Result<(), CommandError> {
         // Not by clap, which would show a password in a wrong URL.
@@ -424,12 +430,8 @@ impl InitArguments {
                 "\n[jwt]\nissuer = {issuer}   # its description names its keys; without one, write jwks\naudience = {audience}\n"
             ));
         }
-        text.push_str(&format!("\n[store]\nurl = {}\n", quoted(&self.store)));
-        if self.unit {
-            text.push_str(&format!(
-                "\n[admin]\ntoken_file = \"{UNIT_STATE}/admin-token\"   # the first start draws it; `sudo oncegate keys` reads it\n"
-            ));
-        }
+        let admin = if self.unit { UNIT_ADMIN } else { "" };
+        text.push_str(&format!("\n[store]\nurl = {}\n{admin}", quoted(&self.store)));
         let scope = match self.callers {
             Some(Callers::Jwt) => {
                 "# A refreshed token is the same caller: the verified claim `sub` counts.\nscope = [\"jwt:sub\"]\n"
@@ -445,10 +447,7 @@ impl InitArguments {
         };
         let (mut names, mut explained) = (BTreeSet::new(), BTreeSet::new());
         for (planned, path, methods) in routes {
-            let mut lines = planned.lines()?;
-            if self.unit {
-                lines = lines.replace("/run/secrets/", "/etc/oncegate/");
-            }
+            let lines = planned.lines(if self.unit { "/etc/oncegate" } else { "/run/secrets" })?;
             let name = unused_name(&mut names, &path, planned.kind);
             let path = quoted(&Some(path));
             let scope = if planned.kind == Use::Webhooks { "" } else { scope };

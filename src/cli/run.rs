@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{CommandError, ConfigFile, failed, load};
+use super::{CommandError, ConfigFile, DEFAULT_FILE, failed, load};
 use crate::app::hand_over;
 use crate::app::listeners::HandedSockets;
 use crate::app::reload::ConfigSource;
@@ -28,6 +28,15 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     hand_over::hold_signals().map_err(failed)?;
     let handed = HandedSockets::take().map_err(|error| CommandError::Failure(StartError::HandedSocket(error)))?;
     let RunArguments { file, overrides } = arguments;
+    if let (Some(found), None, true) =
+        (file.path(), file.path_or(&[DEFAULT_FILE]), rustix::process::geteuid().is_root())
+    {
+        // What root writes there, the unit's user cannot open.
+        let found = found.display();
+        return Err(CommandError::Usage(format!(
+            "{found} is the unit's: `systemctl start oncegate`, or `runuser -u oncegate -- oncegate run -c {found}`"
+        )));
+    }
     let (path, flags) = (file.path(), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
