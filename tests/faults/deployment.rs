@@ -304,7 +304,7 @@ fn route_lines(target: TargetRoute) -> String {
         TargetRoute::Placed => {
             "key = { from = \"json:/key\" }\nscope = [\"json:/caller\"]\nfingerprint = { exclude = [\"json:/op\"] }"
         }
-        // Only what would let the service see a token again, as the rules of these runs do not: the preset's time and its
+        // The rules of these runs do not let the service see a token again: not the preset's time, and not its
         // `on_unknown`.
         TargetRoute::Refreshed => "kind = \"token\"\nttl = \"24h\"\non_unknown = \"hold\"",
         TargetRoute::Pay | TargetRoute::Later | TargetRoute::Preferred => "",

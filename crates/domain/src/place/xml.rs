@@ -172,7 +172,7 @@ struct PartsWriter<'d> {
 }
 
 /// A prefix, empty for the default namespace, and its URI.
-type Declaration<'d> = (&'d str, &'d str);
+type NamespaceDeclaration<'d> = (&'d str, &'d str);
 
 /// The paths that lead to an element or into it.
 type Paths<'p> = Vec<&'p XmlPath>;
@@ -295,7 +295,7 @@ impl<'d> PartsWriter<'d> {
         }
     }
 
-    fn write_declaration(&mut self, (prefix, uri): Declaration<'d>) {
+    fn write_declaration(&mut self, (prefix, uri): NamespaceDeclaration<'d>) {
         self.step(b'=', &[]);
         self.write_numbered(prefix);
         self.write_numbered(uri);
@@ -342,7 +342,7 @@ fn write_text(bytes: &mut Vec<u8>, text: &str) {
 fn different_namespaces<'d>(
     one: Node<'d, 'd>,
     other: Option<Node<'d, 'd>>,
-) -> (Vec<Declaration<'d>>, Vec<Declaration<'d>>) {
+) -> (Vec<NamespaceDeclaration<'d>>, Vec<NamespaceDeclaration<'d>>) {
     let scope = |node: Option<Node<'d, 'd>>| node.into_iter().flat_map(|node| node.namespaces());
     let count = |node: Option<Node<'d, 'd>>| node.map_or(0, |node| node.namespaces().len());
     let (one_count, other_count) = (count(Some(one)), count(other));

@@ -21,7 +21,8 @@ const NAMESPACES_IN_SCOPE_MAX: usize = 64;
 /// More declarations than a document has, each counted once: they are in a sorted list.
 const NAMESPACES_MAX: usize = 1024;
 
-/// A longer declaration than documents have: `xmlns`, the prefix and the URI, in bytes. The library compares each whole.
+/// A longer declaration than documents have: `xmlns`, the prefix and the URI, in bytes. The library compares each
+/// whole.
 const DECLARATION_LENGTH_MAX: usize = 256;
 
 /// The most comparisons by the library: for each element those of its attributes with each other, twice for prefixed
