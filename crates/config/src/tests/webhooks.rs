@@ -106,7 +106,7 @@ fn a_webhook_needs_its_sender_and_what_the_sender_signs_with() {
         ),
         ("kind = 'webhook'\nsender = 'slack'\nsignature = { secrets = ['s'] }", "delivery: needs a `secret`"),
         (
-            "kind = 'webhook'\nsender = 'stripe'\nsignature = { secrets = ['s'], tolerance = '30d' }",
+            "kind = 'webhook'\nsender = 'stripe'\nsignature = { secrets = ['s'], tolerance = '300d' }",
             "tolerance: is longer than the ",
         ),
         ("kind = 'webhook'\nsender = 'pubsub'", "`jwt:email` needs the issuer"),
