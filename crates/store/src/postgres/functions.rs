@@ -41,7 +41,7 @@ pub(super) struct Function {
 
 /// The functions of a list, and the list.
 macro_rules! functions {
-    ($($function:ident = $($prepared:ident)? $name:literal;)*) => {
+    ($($function:ident = $name:literal $($prepared:ident)?;)*) => {
         $(pub(super) static $function: Function = Function {
             name: $name,
             text: include_str!(concat!("functions/", $name, ".sql")),
@@ -73,14 +73,14 @@ functions! {
     REDACT = "redact";
     RENEW_LEASE = "renew_lease";
     REPORT = "report";
-    RESERVE = prepared "reserve";
-    RESERVE_ALL = prepared "reserve_all";
-    RESERVE_EACH = prepared "reserve_each";
+    RESERVE = "reserve" prepared;
+    RESERVE_ALL = "reserve_all" prepared;
+    RESERVE_EACH = "reserve_each" prepared;
     RESTORE = "restore";
     SET_HOLDER = "set_holder";
-    SETTLE = prepared "settle";
-    SETTLE_ALL = prepared "settle_all";
-    SETTLE_EACH = prepared "settle_each";
+    SETTLE = "settle" prepared;
+    SETTLE_ALL = "settle_all" prepared;
+    SETTLE_EACH = "settle_each" prepared;
     START_DELIVERY = "start_delivery";
     TAKE_OVER = "take_over";
 }
