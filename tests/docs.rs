@@ -261,6 +261,7 @@ fn every_command_in_the_documents_is_accepted() {
                 "NAME" => "payments".to_owned(),
                 // A probe executes operations. At port 1 nobody listens.
                 "URL" => "http://127.0.0.1:1/".to_owned(),
+                "$ADMIN" => "127.0.0.1:1".to_owned(),
                 url if is_probe && url.contains("://") => "http://127.0.0.1:1/".to_owned(),
                 word => here(word, folder.path()),
             };

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use http_body_util::Full;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{CommandError, ConfigFile, DEFAULT_FILE, describe_file, failed};
+use super::{CommandError, ConfigFile, DEFAULT_FILE, UNIT_FILE, describe_file, failed, is_absent};
 use oncegate_admin as admin;
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_http::http_connection::{HttpConnection, HttpError};
@@ -48,21 +48,18 @@ impl InstanceArguments {
 
     /// The file with the token and the services. The unit's is not for another instance that the command line names.
     fn file(&self) -> Option<PathBuf> {
-        if self.is_named() { self.file.path_or(&[DEFAULT_FILE]) } else { self.file.path() }
+        let Some(address) = &self.admin else { return self.file.path() };
+        let is_of_unit = |file: &PathBuf| {
+            let named = listens_at(None, Some(address.clone()));
+            matches!((listens_at(Some(file), None), named), (Ok(own), Ok(named)) if own == named)
+        };
+        let of_unit = || Some(PathBuf::from(UNIT_FILE)).filter(|file| !is_absent(file)).filter(is_of_unit);
+        self.file.path_or(&[DEFAULT_FILE]).or_else(of_unit)
     }
 
     /// Returns the address to connect to. It needs nothing else of the configuration: secrets may be missing.
     pub(super) fn address(&self) -> Result<SocketAddr, CommandError> {
-        let overrides = Overrides { admin: self.admin.clone(), ..Overrides::default() };
-        let file = self.file.path().filter(|_| self.admin.is_none());
-        let mut address =
-            config::admin_listen(file.as_deref(), &overrides, &ProcessEnvironment).map_err(CommandError::Config)?;
-        match address.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-            _ => {}
-        }
-        Ok(address)
+        listens_at(self.file.path().filter(|_| self.admin.is_none()).as_deref(), self.admin.clone())
     }
 
     /// Returns the address at which an instance of Oncegate answers; `None` where nobody listens.
@@ -113,6 +110,18 @@ impl InstanceArguments {
     pub(super) fn nobody_listens(&self) -> CommandError {
         self.address().map_or_else(|error| error, |address| failed(format!("{address}: {NOBODY_LISTENS}")))
     }
+}
+
+/// The address at which an instance with this file and this flag is reached.
+fn listens_at(file: Option<&Path>, admin: Option<String>) -> Result<SocketAddr, CommandError> {
+    let overrides = Overrides { admin, ..Overrides::default() };
+    let mut address = config::admin_listen(file, &overrides, &ProcessEnvironment).map_err(CommandError::Config)?;
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(address)
 }
 
 /// The name for the audit log; empty where no variable has one.

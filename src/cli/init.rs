@@ -30,6 +30,10 @@ const SCHEMA_FILE: &str = "oncegate.schema.json";
 /// The state directory of the packaged unit, which can write nowhere else.
 const UNIT_STATE: &str = "/var/lib/oncegate";
 
+/// Runs a command as the unit's user. Not `runuser`, which kills its command two seconds after it was asked to end: a
+/// drain takes longer.
+pub(super) const AS_UNIT: &str = "setpriv --reuid oncegate --regid oncegate --init-groups";
+
 /// So that root's commands and the unit have one token, whatever the store is.
 const UNIT_ADMIN: &str = "\n[admin]\ntoken_file = \"/var/lib/oncegate/admin-token\"   # the first start draws it; `sudo oncegate keys` reads it\n";
 
@@ -151,7 +155,7 @@ pub(super) fn run(mut arguments: InitArguments) -> Result<(), CommandError> {
     let (check, start) = match (arguments.unit, has_systemd) {
         (false, _) => ("", format!("oncegate run -c {file}")),
         (true, true) => ("sudo ", "sudo systemctl enable --now oncegate".to_owned()),
-        (true, false) => ("", format!("runuser -u oncegate -- oncegate run -c {file}   # systemd does not run here")),
+        (true, false) => ("", format!("{AS_UNIT} oncegate run -c {file}   # systemd does not run here")),
     };
     let request = arguments.example_request();
     print(&format!(
@@ -183,7 +187,9 @@ impl InitArguments {
         fill_in(&mut self.upstream, "--upstream", "The service's URL", Some("http://127.0.0.1:3000"), parse_upstream)?;
         if self.uses.is_empty() {
             let names = Use::value_variants().iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
-            let question = format!("What its routes do ({names}), several with commas; USE=PATH for another path");
+            let question = format!(
+                "What its routes do ({names}), several with commas; webhooks:SENDER, egress:VENDOR; USE=PATH for another path"
+            );
             self.uses = answer("--for", &question, Some("payments"), |text| text.split(',').map(parse_use).collect())?;
         }
         let question = "What says who a caller is (api-key, jwt, one)";

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::init::AS_UNIT;
 use super::{CommandError, ConfigFile, DEFAULT_FILE, failed, load};
 use crate::app::hand_over;
 use crate::app::listeners::HandedSockets;
@@ -34,7 +35,7 @@ pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
         // What root writes there, the unit's user cannot open.
         let found = found.display();
         return Err(CommandError::Usage(format!(
-            "{found} is the unit's: `systemctl start oncegate`, or `runuser -u oncegate -- oncegate run -c {found}`"
+            "{found} is the unit's: `systemctl start oncegate`, or `{AS_UNIT} oncegate run -c {found}`"
         )));
     }
     let (path, flags) = (file.path(), overrides.clone());

@@ -409,7 +409,9 @@ fn retries_after(change: &OperatorAction) -> String {
         OperatorAction::Redact => {
             "get 409 response-not-kept where the request was executed, else 410 key-expired; nothing is executed".into()
         }
-        OperatorAction::Requeue => "get 409 outcome-unknown until it is known".into(),
+        OperatorAction::Requeue => {
+            "get what an accepted request gets; it is delivered again, and may be executed again".into()
+        }
     }
 }
 
