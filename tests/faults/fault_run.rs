@@ -209,6 +209,7 @@ impl FaultPlan {
         service.stop_misbehaving();
         sleep(LEASE).await;
         clients_pool.stop();
+        orders.iter().for_each(VendorOrders::stop);
         join(&mut clients).await;
         sleep_until(over + LEASE + 2 * SWEEP + SLACK).await;
         wait_for_deliveries(clients_pool.owed(), &service, &deployment).await;

@@ -69,19 +69,20 @@ struct Orders {
 }
 
 impl Orders {
-    /// An order to pay: an open one, or another one.
-    fn take(&self) -> Option<String> {
-        let opened = self.open.lock().unwrap().pop_front();
+    /// An order to pay: one that is open or another one, as either is there.
+    fn take(&self, is_open: bool) -> Option<String> {
+        let opened = || self.open.lock().unwrap().pop_front();
         let number = || {
             let wanted = self.wanted.load(Ordering::Relaxed);
             self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < wanted).then_some(made + 1))
         };
-        opened.or_else(|| number().ok().map(|number| format!("o-{number}")))
+        let another = || number().ok().map(|number| format!("o-{number}"));
+        if is_open { opened().or_else(another) } else { another().or_else(opened) }
     }
 }
 
 impl VendorOrders {
-    /// So many orders; without a number, until they are [ended](Self::end).
+    /// So many orders; without a number, until they are [stopped](Self::stop).
     pub async fn start(wanted: Option<usize>, random: &mut SeededRandom) -> Self {
         let vendor = VendorDouble::start(STRIPE).await;
         vendor.then((0..FAULTS).map(|_| draw_fault(random)));
@@ -106,12 +107,17 @@ impl VendorOrders {
         }
     }
 
+    /// Makes no further order.
+    pub fn stop(&self) {
+        self.orders.wanted.store(0, Ordering::Relaxed);
+    }
+
     /// Waits until each order is paid, and returns their number. Panics if one is not, is charged twice or unknown, or
     /// has another's charge.
     pub async fn end(mut self, operator: Operator) -> usize {
-        let count = self.orders.made.load(Ordering::Relaxed);
-        self.orders.wanted.store(count, Ordering::Relaxed);
-        let ended = timeout(patience(count), async { while self.workers.join_next().await.is_some() {} });
+        let ended = timeout(patience(self.orders.made.load(Ordering::Relaxed)), async {
+            while self.workers.join_next().await.is_some() {}
+        });
         let all_paid = ended.await.is_ok();
         let count = self.orders.made.load(Ordering::Relaxed);
         let unknown = operator.keys("state=unknown&route=orders").await;
@@ -203,7 +209,7 @@ async fn restart(setup: &Setup) -> Proxy {
 
 /// A worker pays order after order. It may die in between: then another one takes the order up again, with its key.
 async fn work(orders: Arc<Orders>, addresses: Arc<RwLock<Vec<SocketAddr>>>, pause: u64, mut random: SeededRandom) {
-    while let Some(order) = orders.take() {
+    while let Some(order) = orders.take(random.chance(300)) {
         let limit = if random.chance(150) { random.millis(20, 400) } else { Duration::from_secs(5) };
         let address = *random.one_of(&addresses.read().unwrap());
         let body = format!("{{\"order\":\"{order}\",\"amount\":10}}");
@@ -214,7 +220,7 @@ async fn work(orders: Arc<Orders>, addresses: Arc<RwLock<Vec<SocketAddr>>>, paus
             Some(answer) => {
                 let charge: Value = serde_json::from_slice(&answer.body).unwrap();
                 orders.paid.lock().unwrap().insert(order, charge["id"].as_str().unwrap().to_owned());
-                sleep(random.millis(0, pause)).await;
+                sleep(random.millis(0, pause + 1)).await;
             }
             None => {
                 orders.open.lock().unwrap().push_back(order);
