@@ -499,6 +499,16 @@ fn init_writes_for_the_unit_what_its_user_may_read_and_every_command_finds_it() 
     ] {
         assert!(out.contains(text), "{text}: {out}");
     }
+    // `--admin` may name the instance of that file, or another.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let asked = alone(&format!(
+        "mkdir /etc/oncegate /var/lib/oncegate; {init} orders=/orders >/dev/null; \
+         sed -i 's/^\\[admin]/&\\nlisten = \"127.0.0.1:{port}\"/' /etc/oncegate/oncegate.toml; \
+         $oncegate run -c /etc/oncegate/oncegate.toml --listen 127.0.0.1:0 2>/dev/null & trap \"kill $!\" EXIT; \
+         for _ in $(seq 300); do $oncegate healthcheck 2>/dev/null && break; sleep 0.1; done; \
+         $oncegate keys list --admin 127.0.0.1:{port}; $oncegate keys list --admin 127.0.0.1:1 2>&1 || true"
+    ));
+    assert!(asked.code == 0 && asked.out.contains("127.0.0.1:1: nobody listens there"), "{} {}", asked.out, asked.err);
 }
 
 #[test]

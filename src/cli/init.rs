@@ -1,7 +1,7 @@
 //! `oncegate init`: writes a first configuration from what its user knows about the service.
 //!
-//! What the command line does not say is asked, if a person sits at
-//! the terminal. The configuration's own reader checks the file.
+//! What the command line does not say is asked, if a person sits at the terminal. The configuration's own reader checks
+//! the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,14 +15,14 @@ use base64::prelude::BASE64_STANDARD;
 use clap::{Args, ValueEnum};
 use http::Method;
 
-mod uses;
-
 use self::uses::{PlannedUse, Use, parse_use};
 use super::{CommandError, UNIT_FILE, create, failed, is_absent, openapi, print};
 use oncegate_config::{self as config, Overrides, ProcessEnvironment};
 use oncegate_domain::quantity::quantity;
 use oncegate_machine::fill_random;
 use oncegate_settings::{StoreLocation, UpstreamTarget, Vendor, WebhookSender};
+
+mod uses;
 
 /// The JSON Schema of the file that is written, beside it.
 const SCHEMA_FILE: &str = "oncegate.schema.json";

@@ -69,15 +69,15 @@ struct Orders {
 }
 
 impl Orders {
-    /// An order to pay: one that is open or another one, as either is there.
-    fn take(&self, is_open: bool) -> Option<String> {
+    /// The next order to pay: one that was tried before, or a new one. If there is none of that kind, one of the other.
+    fn take(&self, prefers_tried: bool) -> Option<String> {
         let opened = || self.open.lock().unwrap().pop_front();
         let number = || {
             let wanted = self.wanted.load(Ordering::Relaxed);
             self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < wanted).then_some(made + 1))
         };
         let another = || number().ok().map(|number| format!("o-{number}"));
-        if is_open { opened().or_else(another) } else { another().or_else(opened) }
+        if prefers_tried { opened().or_else(another) } else { another().or_else(opened) }
     }
 }
 

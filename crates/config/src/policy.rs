@@ -9,7 +9,7 @@ use super::reader::Section;
 use super::route_options::{parse_name, read_lints};
 use super::scope::parse_name_of_part;
 use super::services::ServiceTable;
-use super::warnings::{released_failure, released_success, releases_any_value};
+use super::warnings::{released_failure, released_success};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::path_pattern::PathPattern;
 use oncegate_domain::path_samples::sample_paths;
@@ -166,8 +166,7 @@ fn hole(route: &Route, is_money: bool) -> Option<(&'static str, &'static str)> {
     if !options.operations.is_empty() {
         return Some(("operations", "guards some operations alone"));
     }
-    if released_success(route).is_some() {
-        let option = if releases_any_value(route) { "outcome" } else { "release_statuses" };
+    if let Some((_, option)) = released_success(route) {
         return Some((option, "has a retry executed again after a success"));
     }
     // The service decides about a token that is used again.

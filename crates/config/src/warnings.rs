@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 use oncegate_domain::grpc_status::GrpcStatus;
 use oncegate_domain::normal_path::RequestPath;
+use oncegate_domain::outcome_rules::OutcomeRule;
 use oncegate_domain::path_samples::sample_paths;
 use oncegate_domain::place::Place;
 use oncegate_domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, default_verdict};
@@ -298,7 +299,7 @@ fn find_in_route(config: &LoadedConfig, route: &Route, found: &mut Vec<LintFindi
 /// The findings about a route whose kind is `money`.
 fn find_in_money(route: &Route, found: &mut Vec<LintFinding>) {
     let options = &route.options;
-    if let Some(released) = released_success(route) {
+    if let Some((released, _)) = released_success(route) {
         let text = format!(
             "kind is `money`, and after a {released}, by which the service says that it has charged, a retry is executed again: \
              take it, or its class, out of release_statuses; write `equals` in a rule of outcome that releases it"
@@ -342,21 +343,18 @@ fn is_released(route: &Route, status: ServiceStatus) -> bool {
     route.statuses.verdict_on(status, false) == ResponseVerdict::Release
 }
 
-/// A success after which a retry is executed again, by its status or by a rule about its body. Those of a dialect are
-/// the convention of its API.
-pub(super) fn released_success(route: &Route) -> Option<ServiceStatus> {
+/// A success after which a retry is executed again, and the option that says so: about its status or its body. A rule
+/// about the body that names the value there is a decision about its service. Those of a dialect are the convention of
+/// its API.
+pub(super) fn released_success(route: &Route) -> Option<(ServiceStatus, &'static str)> {
     let successes = (200..300).filter_map(|code| StatusCode::from_u16(code).ok()).map(ServiceStatus::Http);
-    let by_status = successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]).find(|status| is_released(route, *status));
-    let by_body = || {
-        (releases_any_value(route) && !is_convention(route, "outcome")).then_some(ServiceStatus::Http(StatusCode::OK))
-    };
-    by_status.or_else(by_body)
-}
-
-/// Whether a rule about bodies releases a response for a member that it has, whatever its value. One that names the
-/// value is a decision about its service.
-pub(super) fn releases_any_value(route: &Route) -> bool {
-    route.options.outcome.iter().any(|rule| rule.verdict == ResponseVerdict::Release && rule.equals.is_none())
+    let mut all = successes.chain([ServiceStatus::Grpc(GrpcStatus::Ok)]);
+    if let Some(status) = all.find(|status| is_released(route, *status)) {
+        return Some((status, "release_statuses"));
+    }
+    let releases = |rule: &OutcomeRule| rule.verdict == ResponseVerdict::Release && rule.equals.is_none();
+    let by_body = route.options.outcome.iter().any(releases) && !is_convention(route, "outcome");
+    by_body.then_some((ServiceStatus::Http(StatusCode::OK), "outcome"))
 }
 
 /// Whether an option of the route is that of its dialect.

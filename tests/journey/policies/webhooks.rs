@@ -63,7 +63,9 @@ async fn a_webhook_is_verified_before_it_is_kept_replayed_or_answered(store: Sto
         faults,
         [(&"pay".into(), &"wrong".into()), (&"pay".into(), &"missing".into()), (&"pay".into(), &"missing".into())]
     );
-    // What no route takes changes nothing on the path of a verified sender either.
+    // What no route takes changes nothing on the path of a verified sender either, if that enforces.
+    let observing = receiving(Store::sqlite(), "github", &format!("{SECRETS}\nmode = \"observe\"")).await;
+    assert_eq!(observing.proxy.client().request("PUT", "/pay").anonymous().send().await.oncegate_status(), None);
     for method in ["PUT", "PATCH", "DELETE"] {
         let forged = world.proxy.client().request(method, "/pay").anonymous().json("{}").send().await;
         assert_eq!(forged.outcome(), (403, "unguarded".to_owned()), "{method}");

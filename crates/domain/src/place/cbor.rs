@@ -39,7 +39,7 @@ const NOT_DETERMINISTIC: PlaceError = PlaceError::Unreadable(
 );
 
 /// The members that count, each with its key, in their deterministic encoding (RFC 8949, section 4.2.1). A body that is
-/// no map, or has more than [`PARTS_MAX`] members, is one part. `None` for a body that is not one well-formed item: it
+/// no map, or has more than `PARTS_MAX` members, is one part. `None` for a body that is not one well-formed item: it
 /// is compared by its bytes.
 pub fn parts(body: &[u8], selection: PlaceSelection<'_, Pointer>) -> Option<Vec<BodyPart>> {
     let mut document = to_deterministic(body)?;

@@ -52,7 +52,7 @@ const NO_JSON: PlaceError = PlaceError::Unreadable(
 );
 
 /// The fields of an urlencoded form that count: by name, in any order between names, in theirs within one name. Some
-/// clients keep their fields in a set, and send another order in each run. `None` for a form of more than [`PARTS_MAX`]
+/// clients keep their fields in a set, and send another order in each run. `None` for a form of more than `PARTS_MAX`
 /// fields: it is compared by its bytes.
 pub fn parts(body: &[u8], selection: PlaceSelection<'_, FormPlace>) -> Option<Vec<BodyPart>> {
     if decoded_pairs(body).nth(PARTS_MAX).is_some() {

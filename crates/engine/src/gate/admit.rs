@@ -19,7 +19,6 @@ use super::routing::{ActiveRoute, ServiceRouter};
 use super::state::{Gate, LiveConfig};
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::place::RequestPlaces;
-use oncegate_domain::route_table::RouteMatch;
 use oncegate_domain::scope::Salt;
 use oncegate_http::body::Body;
 use oncegate_http::body::body_budget::BudgetShare;
@@ -124,15 +123,11 @@ impl Gate {
         if let Some(active) = active {
             context.note_route(&active.route, &active.metrics, &head.headers);
         }
-        let beside = || match service.beside.find(&head.method, path) {
-            RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => Some(active),
-            RouteMatch::NoRoute => None,
-        };
-        let way = active.or_else(beside);
+        let way = active.or_else(|| service.find_beside(&head.method, path));
         if let Some(way) = way {
-            rules::check_page(&head, &way.route)?;
-            rules::check_signed_path(&head, active.is_some(), &way.route)?;
+            rules::check_path_of(&way.route, &head, active.is_some())?;
         }
+        let way = active.or(way.filter(|way| way.route.vendor.is_some()));
         let routed = Box::new(RoutedRequest { head, path, origin, client, live, active: way, service });
         match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {

@@ -16,7 +16,7 @@ use oncegate_domain::normal_path::{RequestPath, path_behind_authority};
 use oncegate_domain::route_table::{METHODS, RouteMatch, RouteTable, Spelling};
 use oncegate_http::upstream::UpstreamClient;
 use oncegate_http::upstream::connection_slots::UpstreamSlots;
-use oncegate_settings::{Config, Route, Service, UpstreamTarget, UpstreamTlsConfig};
+use oncegate_settings::{Config, Route, RouteMode, Service, UpstreamTarget, UpstreamTlsConfig};
 
 /// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]
@@ -43,9 +43,9 @@ pub struct ServiceRouter {
     /// The routes that requests would have if each observed route enforced. Where that is no observed route, it is the
     /// same.
     pub(super) foretold: RouteTable<ActiveRoute>,
-    /// The routes to vendors, for what no route guards: nobody else may get what is meant for a vendor, such as a
-    /// credential.
-    pub(super) beside: RouteTable<ActiveRoute>,
+    /// The routes whose paths are theirs with all methods: those to vendors, as nobody else may get what is meant for a
+    /// vendor, such as a credential; and those that verify signatures, as their services count on a verified sender.
+    beside: RouteTable<ActiveRoute>,
     /// The counts of requests that no route matches.
     pub(super) weekly: Arc<RouteCounts>,
 }
@@ -59,6 +59,14 @@ impl ServiceRouter {
 
     pub(super) fn is_named(&self, name: &str) -> bool {
         *self.service.name == *name
+    }
+
+    /// The route whose path is that of a request which no route guards.
+    pub(super) fn find_beside(&self, method: &Method, path: &RequestPath<'_>) -> Option<&ActiveRoute> {
+        match self.beside.find(method, path) {
+            RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => Some(active),
+            RouteMatch::NoRoute => None,
+        }
     }
 }
 
@@ -120,7 +128,7 @@ impl Router {
             let own = own.expect("a route's service is one of the file");
             own.table.insert(methods, path, route.guarded_spelling(), &active);
             own.foretold.insert(methods, path, route.foretold_spelling(), &active);
-            if route.vendor.is_some() || route.signature.is_some() {
+            if route.vendor.is_some() || (route.signature.is_some() && route.options.mode == RouteMode::Enforce) {
                 own.beside.insert(&METHODS, path, Spelling::Pass, &active);
             }
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));

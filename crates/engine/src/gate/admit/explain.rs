@@ -158,7 +158,11 @@ pub fn explain(
     if let Some(foretold) = foretold {
         return Err(refused(foretold));
     }
-    let Some(active) = found.map_err(refused)? else {
+    let found = found.map_err(refused)?;
+    if let Some(active) = found.or_else(|| service_router.find_beside(&head.method, &path)) {
+        rules::check_path_of(&active.route, head, found.is_some()).map_err(|refusal| refused((active, refusal)))?;
+    }
+    let Some(active) = found else {
         rules::check_unguarded(head, false, config)?;
         return Ok(Explained {
             route: None,

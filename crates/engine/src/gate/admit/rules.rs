@@ -31,7 +31,7 @@ const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
 
 const FOREIGN_PAGE: Refusal = Refusal::BadRequest(
     StatusCode::FORBIDDEN,
-    "A page of a browser sends this request, and the route sets a credential that pages do not have. It was not executed. The operator can \
+    "A page of a browser sends this request, and the route sends a credential that pages do not have. It was not executed. The operator can \
      name the page's origin in `cors`.",
 );
 
@@ -44,28 +44,26 @@ pub(super) fn check_unguarded(head: &request::Parts, is_on_route: bool, config: 
     if may_pass { Ok(()) } else { Err(Refusal::Unguarded) }
 }
 
-/// Checks that no page of another site spends the credential that a route sets: a browser on this machine or in its
-/// network sends such a page's request as it sends any other.
-pub(super) fn check_page(head: &request::Parts, route: &Route) -> Result<(), Refusal> {
-    if route.options.set_headers.is_empty() {
-        return Ok(());
+/// Checks a request at the path of a route, also one with another method.
+pub(super) fn check_path_of(route: &Route, head: &request::Parts, is_on_route: bool) -> Result<(), Refusal> {
+    // The service counts on a verified sender there.
+    if !is_on_route && route.signature.is_some() && MethodLabel::from_method(&head.method).changes_state() {
+        return Err(Refusal::Unguarded);
     }
-    // Programs send neither field (Fetch Metadata Request Headers, section 2.4).
-    let site = head.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    let is_other_site = site.is_some_and(|site| !matches!(site, b"same-origin" | b"none"));
-    let origin = head.headers.get(ORIGIN).map(HeaderValue::as_bytes);
-    match origin {
-        Some(origin) if route.cors.allows(origin) => Ok(()),
-        None if !is_other_site => Ok(()),
-        _ => Err(FOREIGN_PAGE),
+    if route.vendor.is_some() && !route.options.set_headers.is_empty() && is_of_foreign_page(head, route) {
+        return Err(FOREIGN_PAGE);
     }
+    Ok(())
 }
 
-/// Checks that nothing else changes state on the path of signed requests: the service counts on a verified sender
-/// there.
-pub(super) fn check_signed_path(head: &request::Parts, is_on_route: bool, route: &Route) -> Result<(), Refusal> {
-    let is_forged = !is_on_route && route.signature.is_some() && MethodLabel::from_method(&head.method).changes_state();
-    if is_forged { Err(Refusal::Unguarded) } else { Ok(()) }
+/// Whether a page of another site sends the request: a browser on this machine, or in its network, sends it as any
+/// other. Programs send neither field (Fetch Metadata Request Headers, section 2.4).
+fn is_of_foreign_page(head: &request::Parts, route: &Route) -> bool {
+    let site = head.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    match head.headers.get(ORIGIN) {
+        Some(origin) => !route.cors.allows(origin.as_bytes()),
+        None => site.is_some_and(|site| !matches!(site, b"same-origin" | b"none")),
+    }
 }
 
 /// Checks the head of a request on a route that guards it.
