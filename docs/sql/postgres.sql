@@ -667,7 +667,7 @@ end
 $function$;
 
 -- settle: ends an attempt. A completed key stays as it is.
-create or replace function oncegate.settle_fbb9e098(
+create or replace function oncegate.settle_7e736d1c(
   _id bytea, _token bytea, _state text, _ttl_ms bigint, _remember_ms bigint, _status smallint, _fields bytea, _body bytea, _cause text, _due_ms bigint, out done boolean, out expires_at bigint
 )
 -- A plan that is kept was made for a table that may have been empty: it must be the one that is right for a large one.
@@ -689,9 +689,9 @@ begin
        -- decided since.
        k.id = _id
        and k.token = _token
-       and case _state
-             when 'completed' then k.state not in ('completed', 'expired')
-             when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+       and case
+             when _state = 'completed' then k.state not in ('completed', 'expired')
+             when _state = 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
              else k.state = 'in_flight'
            end
        and k.accepted_at is null
@@ -730,9 +730,9 @@ begin
      -- decided since.
      k.id = _id
      and k.token = _token
-     and case _state
-           when 'completed' then k.state not in ('completed', 'expired')
-           when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+     and case
+           when _state = 'completed' then k.state not in ('completed', 'expired')
+           when _state = 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
            else k.state = 'in_flight'
          end
   returning k.expires_at into expires_at;
@@ -741,7 +741,7 @@ end
 $function$;
 
 -- settle_all: settle for many attempts at once. It returns those that it has ended.
-create or replace function oncegate.settle_all_6b23cf27(
+create or replace function oncegate.settle_all_7f48ebb6(
   _id bytea[], _token bytea[], _state text[], _ttl_ms bigint[], _remember_ms bigint[], _status smallint[], _fields bytea[], _body bytea[], _cause text[], _due_ms bigint[]
 ) returns table (id bytea, expires_at bigint)
 -- As for reserve_all.
@@ -772,9 +772,9 @@ begin
          -- decided since.
          k.id = s.id
          and k.token = s.token
-         and case s.state
-               when 'completed' then k.state not in ('completed', 'expired')
-               when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+         and case
+               when s.state = 'completed' then k.state not in ('completed', 'expired')
+               when s.state = 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
                else k.state = 'in_flight'
              end
          and k.accepted_at is null
@@ -816,9 +816,9 @@ begin
      -- decided since.
      k.id = s.id
      and k.token = s.token
-     and case s.state
-           when 'completed' then k.state not in ('completed', 'expired')
-           when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+     and case
+           when s.state = 'completed' then k.state not in ('completed', 'expired')
+           when s.state = 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
            else k.state = 'in_flight'
          end
   returning k.id, k.expires_at;
@@ -826,7 +826,7 @@ end
 $function$;
 
 -- settle_each: settle for many attempts of a cluster, one after the other. It returns those that it has ended.
-create or replace function oncegate.settle_each_ddb1b9ea(
+create or replace function oncegate.settle_each_92bc23f6(
   _id bytea[], _token bytea[], _state text[], _ttl_ms bigint[], _remember_ms bigint[], _status smallint[], _fields bytea[], _body bytea[], _cause text[], _due_ms bigint[]
 ) returns table (id bytea, expires_at bigint)
 language plpgsql
@@ -837,7 +837,7 @@ declare
   settled record;
 begin
   for i in 1 .. array_length(_id, 1) loop
-    settled := oncegate.settle_fbb9e098(_id[i], _token[i], _state[i], _ttl_ms[i], _remember_ms[i], _status[i], _fields[i], _body[i], _cause[i], _due_ms[i]);
+    settled := oncegate.settle_7e736d1c(_id[i], _token[i], _state[i], _ttl_ms[i], _remember_ms[i], _status[i], _fields[i], _body[i], _cause[i], _due_ms[i]);
     if settled.done then
       id := _id[i];
       expires_at := settled.expires_at;

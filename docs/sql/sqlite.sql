@@ -362,9 +362,9 @@ delete from keys as k
    -- decided since.
    k.id = :id
    and k.token = :token
-   and case :state
-         when 'completed' then k.state not in ('completed', 'expired')
-         when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+   and case
+         when :state = 'completed' then k.state not in ('completed', 'expired')
+         when :state = 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
          else k.state = 'in_flight'
        end
    and k.accepted_at is null
@@ -864,9 +864,9 @@ update keys as k
    -- decided since.
    k.id = :id
    and k.token = :token
-   and case :state
-         when 'completed' then k.state not in ('completed', 'expired')
-         when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+   and case
+         when :state = 'completed' then k.state not in ('completed', 'expired')
+         when :state = 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
          else k.state = 'in_flight'
        end
 returning expires_at;

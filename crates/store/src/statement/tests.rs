@@ -40,7 +40,12 @@ fn parts_and_lists_stand_in_their_places() {
         "remember_ms = s.remember_ms, status = s.status, fields = s.fields, body = s.body"
     );
     let condition = expand("  where\n    {may_settle of s}\n", "_");
-    assert!(condition.contains("\n    k.id = s.id\n    and k.token = s.token\n    and case s.state\n"), "{condition}");
+    assert!(
+        condition.contains(
+            "\n    k.id = s.id\n    and k.token = s.token\n    and case\n          when s.state = 'completed' then "
+        ),
+        "{condition}"
+    );
 }
 
 fn source() -> PathBuf {
@@ -197,6 +202,20 @@ fn what_postgres_gets_names_columns_and_parameters_that_exist() {
         let (head, code) = create.split_once("\nlanguage plpgsql\n").unwrap();
         let parameters = |text| words(text, "_").filter(|word| word.starts_with('_')).collect::<BTreeSet<_>>();
         assert_eq!(parameters(head), parameters(code), "{name}: its parameters, and those that it uses");
+    }
+}
+
+/// A cluster's coordinator sends what it has simplified: of `case x when y` with both known, `case x when false`, for
+/// which there is no operator.
+#[test]
+fn each_case_in_postgres_has_conditions_and_not_values() {
+    let statements =
+        statements(&IN_POSTGRES).into_iter().map(|(name, statement)| (name, statement.for_postgres().to_owned()));
+    for (name, sql) in statements.chain(functions::texts().map(|(name, create)| (name.to_owned(), create))) {
+        let code: String =
+            sql.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join(" ");
+        let words: Vec<&str> = words(&code, "_.").collect();
+        assert!(words.windows(2).all(|pair| pair[0] != "case" || pair[1] == "when"), "{name}");
     }
 }
 
