@@ -163,11 +163,22 @@ impl Deployment {
         }
     }
 
-    /// Whether the outcome of the key is known to be unknown. A busy store may leave the question without an answer.
-    pub async fn is_unknown(&self, key: &str) -> bool {
+    /// The keys with an unknown outcome.
+    pub async fn unknown_keys(&self) -> BTreeSet<String> {
         let operator = Operator::of(&*self.slots[0].proxy.lock().await).of_service("default");
-        let (status, page) = operator.get(&format!("/api/v1/keys?key={key}&state=unknown")).await;
-        status == 200 && page["keys"].as_array().is_some_and(|keys| !keys.is_empty())
+        let (mut keys, mut cursor) = (BTreeSet::new(), Some(String::new()));
+        while let Some(from) = cursor {
+            let path = format!("/api/v1/keys?state=unknown&limit=1000&cursor={from}");
+            // The store may just have come back.
+            let page = eventually(STEP_MAX, async || {
+                let (status, page) = operator.get(&path).await;
+                (status == 200).then_some(page)
+            });
+            let page = page.await;
+            keys.extend(page["keys"].as_array().unwrap().iter().map(|key| key["key"].as_str().unwrap().to_owned()));
+            cursor = page["next_cursor"].as_str().map(str::to_owned);
+        }
+        keys
     }
 
     /// Drains every proxy, and returns the attempts that the proxies logged as unknown.

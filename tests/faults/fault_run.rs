@@ -365,11 +365,8 @@ async fn wait_for_deliveries(mut left: BTreeSet<ScopedKey>, service: &Service, d
         for effect in service.effects() {
             left.remove(&effect.name);
         }
-        for name in left.clone() {
-            if deployment.is_unknown(&name.key).await {
-                left.remove(&name);
-            }
-        }
+        let unknown = deployment.unknown_keys().await;
+        left.retain(|name| !unknown.contains(&name.key));
         sleep(Duration::from_millis(500)).await;
     }
 }
@@ -380,8 +377,9 @@ async fn note_states_of_batches(ops: &mut [Op], service: &Service, deployment: &
         |op: &&mut Op| op.last && op.route == TargetRoute::Batched && op.kind() == Some(AnswerKind::Accepted);
     let names = ops.iter_mut().filter(accepted).map(|op| op.name.clone()).collect();
     wait_for_deliveries(names, service, deployment).await;
+    let unknown = deployment.unknown_keys().await;
     for op in ops.iter_mut().filter(accepted) {
-        let state = if deployment.is_unknown(&op.name.key).await { "unknown" } else { "completed" };
+        let state = if unknown.contains(&op.name.key) { "unknown" } else { "completed" };
         let answer = op.answer.as_mut().expect("it was accepted");
         answer.operation = Some(state.to_owned());
     }
