@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
@@ -17,6 +18,9 @@ use tokio::time::timeout;
 
 use super::TEST_TIMEOUT;
 use super::client::{Client, Request};
+
+/// The default `drain_timeout`, in which an outcome waits for a store that is away, and a start.
+const HAND_OVER_MAX: Duration = Duration::from_secs(60);
 
 /// A running proxy. It is killed when this value is dropped.
 pub struct Proxy {
@@ -146,7 +150,7 @@ impl Proxy {
         };
         tokio::select! {
             _ = stderr.wait_for(|lines| is_over(lines)) => {}
-            _ = self.process.ended() => {}
+            _ = self.process.ended_within(HAND_OVER_MAX) => {}
         }
     }
 
@@ -445,8 +449,12 @@ impl Process {
     }
 
     async fn ended(&self) -> Option<i32> {
+        self.ended_within(TEST_TIMEOUT).await
+    }
+
+    async fn ended_within(&self, limit: Duration) -> Option<i32> {
         let mut exit = self.exit.clone();
-        let ended = timeout(TEST_TIMEOUT, exit.wait_for(Option::is_some)).await.expect("the proxy does not end");
+        let ended = timeout(limit, exit.wait_for(Option::is_some)).await.expect("the proxy does not end");
         ended.unwrap().unwrap()
     }
 }
