@@ -170,11 +170,8 @@ impl Deployment {
         while let Some(from) = cursor {
             let path = format!("/api/v1/keys?state=unknown&limit=1000&cursor={from}");
             // The store may just have come back.
-            let page = eventually(STEP_MAX, async || {
-                let (status, page) = operator.get(&path).await;
-                (status == 200).then_some(page)
-            });
-            let page = page.await;
+            let answered = async || Some(operator.get(&path).await).filter(|(status, _)| *status == 200);
+            let (_, page) = eventually(STEP_MAX, answered).await;
             keys.extend(page["keys"].as_array().unwrap().iter().map(|key| key["key"].as_str().unwrap().to_owned()));
             cursor = page["next_cursor"].as_str().map(str::to_owned);
         }

@@ -19,7 +19,8 @@ use tokio::time::timeout;
 use super::TEST_TIMEOUT;
 use super::client::{Client, Request};
 
-/// The default `drain_timeout`, in which an outcome waits for a store that is away, and a start.
+/// Longer than a drain, which keeps outcomes for a store that is away up to the default `drain_timeout` of 40 s, and a
+/// start.
 const HAND_OVER_MAX: Duration = Duration::from_secs(60);
 
 /// A running proxy. It is killed when this value is dropped.

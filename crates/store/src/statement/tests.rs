@@ -143,6 +143,10 @@ fn words<'a>(text: &'a str, others: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(move |c: char| !c.is_alphanumeric() && !others.contains(c)).filter(|word| !word.is_empty())
 }
 
+fn without_comments(sql: &str) -> String {
+    sql.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
 /// The columns of each table of the schema.
 fn tables() -> BTreeMap<&'static str, Vec<&'static str>> {
     let table = |create: &'static str| {
@@ -168,8 +172,7 @@ fn tables() -> BTreeMap<&'static str, Vec<&'static str>> {
 /// names.
 fn check_columns(name: &str, sql: &str) {
     let tables = tables();
-    let code: String =
-        sql.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let code = without_comments(sql);
     let all: Vec<&str> = words(&code, "_.").collect();
     let mut aliases: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for window in all.windows(3) {
@@ -212,8 +215,7 @@ fn each_case_in_postgres_has_conditions_and_not_values() {
     let statements =
         statements(&IN_POSTGRES).into_iter().map(|(name, statement)| (name, statement.for_postgres().to_owned()));
     for (name, sql) in statements.chain(functions::texts().map(|(name, create)| (name.to_owned(), create))) {
-        let code: String =
-            sql.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join(" ");
+        let code = without_comments(&sql);
         let words: Vec<&str> = words(&code, "_.").collect();
         assert!(words.windows(2).all(|pair| pair[0] != "case" || pair[1] == "when"), "{name}");
     }
