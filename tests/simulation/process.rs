@@ -40,7 +40,8 @@ pub const STREAM_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The time past an attempt's limit after which it counts as over.
 pub const QUIET_AFTER: Duration = Duration::from_secs(1);
 
-/// The text of the configuration; `ROUTE` stands for what differs between the runs.
+/// The text of the configuration; `ROUTE` stands for what differs between the runs. Several jumps of the clock, each of
+/// more than a day, must not use up the time in which an accepted request is tried: its key would be dead.
 const CONFIG: &str = r#"
 listen = "127.0.0.1:0"
 upstream = "http://service:80"
@@ -78,7 +79,7 @@ delivery = "async"
 split = "json:/*"
 key = { from = "json:/0/key" }
 fingerprint = { exclude = ["json:/*/op"] }
-retry = { max_attempts = 10000, base = "50ms", cap = "200ms", give_up_after = "24h" }
+retry = { max_attempts = 10000, base = "50ms", cap = "200ms", give_up_after = "30d" }
 [[events]]
 name = "bus"
 routes = ["pay", "batched"]
