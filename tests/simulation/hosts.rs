@@ -14,9 +14,6 @@ use crate::seeded_random::SeededRandom;
 /// The time of a simulation in milliseconds since its beginning.
 pub type Millis = u64;
 
-/// A host that was not run for longer has been stopped: all its timers of that time are due at once.
-pub const STEP_MAX: Millis = 120;
-
 /// The machines started long before the simulation.
 const BOOT_MILLIS: u64 = 1_000_000;
 
@@ -89,9 +86,9 @@ impl Host {
         self.runtime.spawn(task);
     }
 
-    /// Runs all tasks until that time.
+    /// Runs all tasks until that time. If the host was stopped, all its timers of the time before are due at once.
     pub fn run_until(&mut self, time: Millis) {
-        let (was_stopped, clock) = (time - self.reached > STEP_MAX, self.clock);
+        let (was_stopped, clock) = (self.reached < TIME.get(), self.clock);
         let (left, until) = (time - self.reached, clock.started + Duration::from_millis(time - clock.started_at));
         self.enter(|runtime| {
             runtime.block_on(async {
