@@ -24,7 +24,9 @@ const retried = [409, 502, 503, 504];
 function report(name, result, error) {
   const status = error?.statusCode ?? error?.response?.statusCode ?? error?.response?.status ?? error?.status;
   const kind = error && (error.type ?? error.constructor.name);
-  console.log(JSON.stringify({ operation: name, id: result ?? null, error: kind, status, text: error && String(error.message) }));
+  // undici tells the fields of the last answer, and not its body.
+  const outcome = error?.headers?.["oncegate-status"];
+  console.log(JSON.stringify({ operation: name, id: result ?? null, error: kind, status, outcome, text: error && String(error.message) }));
 }
 
 const fields = () => ({
