@@ -3,6 +3,7 @@
 //!
 //! The bytes are verified as they came. Nothing of the event is believed before.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -24,6 +25,9 @@ const SIGNATURES_MAX: usize = 8;
 
 /// The parameters of a form that are sorted. Twilio sends dozens.
 const PARAMETERS_MAX: usize = 1_000;
+
+/// The text between the signed values of an item.
+const SEPARATOR: char = ':';
 
 /// Senders leave out the padding of some secrets.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -56,6 +60,9 @@ pub struct SignatureScheme {
     in_milliseconds: bool,
     /// The JSON Pointer of a list in the body, whose items are signed one by one.
     items: Option<Box<str>>,
+    /// The JSON Pointer of the one signed value of an item that may have a `:`. With two such values, whoever has an
+    /// event could divide the signed text elsewhere, and send the event under another id.
+    free_text: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -292,7 +299,7 @@ impl<'a> Part<'a> {
         if difference > *tolerance { Err(SignatureFault::Stale) } else { Ok(()) }
     }
 
-    /// Writes the signed bytes. `None` if a part of them is missing.
+    /// Writes the signed bytes. `None` if a part of them is missing, or could be a part of another one.
     fn write(&self, message: &mut Vec<u8>) -> Option<()> {
         let Self { request, item, .. } = *self;
         for (index, piece) in self.rule.scheme.signed.split(['{', '}']).enumerate() {
@@ -302,11 +309,15 @@ impl<'a> Part<'a> {
                 "method" => message.extend(request.method.as_str().bytes()),
                 "url" => message.extend(self.rule.url.bytes().chain(request.path_and_query.bytes())),
                 "form" => self.write_form(message)?,
-                pointer if pointer.starts_with('/') => match item.pointer(pointer) {
-                    None | Some(Value::Null) => {}
-                    Some(Value::String(text)) => message.extend(text.bytes()),
-                    Some(value) => message.extend(value.to_string().bytes()),
-                },
+                pointer if pointer.starts_with('/') => {
+                    let text = match item.pointer(pointer) {
+                        None | Some(Value::Null) => continue,
+                        Some(Value::String(text)) => Cow::Borrowed(&**text),
+                        Some(value) => value.to_string().into(),
+                    };
+                    let is_free = self.rule.scheme.free_text.as_deref() == Some(pointer);
+                    (is_free || !text.contains(SEPARATOR)).then(|| message.extend(text.bytes()))?;
+                }
                 name => message.extend(self.value(name)?.bytes()),
             }
         }

@@ -240,6 +240,13 @@ async fn a_batch_is_accepted_as_a_whole_or_refused(store: Store) {
     let mixed = send(r#"{"events":[{"id":"e1","of":"another"},{"id":"e2"}]}"#).send().await;
     assert_eq!(mixed.outcome(), (422, "key-reused".to_owned()));
     world.upstream.wait_for_executed(2).await;
+    // The event that is refused has its line, and the batch's line names no event.
+    let refused = async || {
+        let lines = world.proxy.logged().into_iter().filter(|line| line["refusal"] == "key-reused");
+        Some(lines.map(|line| line["key"].clone()).collect::<Vec<_>>()).filter(|keys| keys.len() == 2)
+    };
+    let keys = eventually(TEST_TIMEOUT, refused).await;
+    assert!(keys.contains(&"e1".into()) && keys.contains(&serde_json::Value::Null), "{keys:?}");
     // An empty batch is for the service.
     assert_eq!(send(r#"{"events":[]}"#).send().await.oncegate_status(), None);
 }

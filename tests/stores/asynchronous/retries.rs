@@ -30,6 +30,16 @@ async fn a_delivery_is_retried_until_a_failing_service_accepts_it(store: Store) 
     assert!(calls[3].at.duration_since(calls[2].at) >= Duration::from_secs(2));
 }
 
+on_both_stores!(a_service_that_leaves_an_outcome_unknown_gets_the_time_that_it_asks_for);
+async fn a_service_that_leaves_an_outcome_unknown_gets_the_time_that_it_asks_for(store: Store) {
+    let world = world(store, "on_unknown = \"retry\"").await;
+    world.upstream.then(Answer::status(504).field("Retry-After", "2"));
+    let operation_path = world.accepts("k-1").await;
+    world.operation_when(&operation_path, "completed").await;
+    let calls = world.upstream.executed();
+    assert!(calls[1].at.duration_since(calls[0].at) >= Duration::from_secs(2));
+}
+
 on_both_stores!(a_delivery_past_its_limit_is_dead_until_an_operator_requeues_it);
 async fn a_delivery_past_its_limit_is_dead_until_an_operator_requeues_it(store: Store) {
     let retry = "retry = { max_attempts = 2, base = \"50ms\", cap = \"50ms\", give_up_after = \"1h\" }";

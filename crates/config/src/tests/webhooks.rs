@@ -83,6 +83,24 @@ fn each_senders_signature_is_verified_by_its_own_vectors() {
 }
 
 #[test]
+fn a_signed_text_of_an_item_that_is_divided_elsewhere_is_not_signed() {
+    let of_adyen = |vector: &SenderVector| vector.body.contains("\":slashes are fun\"");
+    let vector = SenderVector::all().into_iter().find(of_adyen).unwrap();
+    assert_eq!(vector.verdict(&[&vector.secret], &vector.body, 0), Ok(()), "a `:` in the merchant's own reference");
+    let mut body = vector.body;
+    for (from, to) in [
+        ("\"M8NB66SBZSGLNK82\"", "\"M8NB66SBZSGLNK82:\",\"originalReference\":\"AntoniStroinski\""),
+        ("\"merchantAccountCode\":\"AntoniStroinski\"", "\"merchantAccountCode\":\"\""),
+        ("\":slashes are fun\"", "\"slashes are fun\""),
+    ] {
+        assert!(body.contains(from), "{from}");
+        body = body.replace(from, to);
+    }
+    let vector = SenderVector { body: body.clone(), ..vector };
+    assert_eq!(vector.verdict(&[&vector.secret], &body, 0), Err(SignatureFault::Missing), "another id");
+}
+
+#[test]
 fn every_sender_has_a_row_and_a_vector_or_a_token() {
     for sender in WebhookSender::VALUES.iter().filter(|sender| **sender != WebhookSender::None) {
         assert!(webhook::preset(*sender).is_some(), "{sender:?} has no row");

@@ -17,6 +17,7 @@ use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::{ActiveRoute, ServiceRouter};
 use super::state::{Gate, LiveConfig};
+use oncegate_domain::key::KeyPrefix;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::place::RequestPlaces;
 use oncegate_domain::scope::Salt;
@@ -123,11 +124,12 @@ impl Gate {
         if let Some(active) = active {
             context.note_route(&active.route, &active.metrics, &head.headers);
         }
-        let way = active.or_else(|| service.find_beside(&head.method, path));
-        if let Some(way) = way {
-            rules::check_path_of(&way.route, &head, active.is_some())?;
+        let owner = active.or_else(|| service.find_beside(&head.method, path));
+        if let Some(owner) = owner {
+            rules::check_path_of(&owner.route, &head, active.is_some())?;
         }
-        let way = active.or(way.filter(|way| way.route.vendor.is_some()));
+        // Only what goes to a vendor takes the settings of a route that does not guard it.
+        let way = active.or(owner.filter(|owner| owner.route.vendor.is_some()));
         let routed = Box::new(RoutedRequest { head, path, origin, client, live, active: way, service });
         match active.map(|active| (active, active.route.options.mode)) {
             None | Some((_, RouteMode::Off)) => {
@@ -174,6 +176,8 @@ impl Gate {
                 Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, caller, ..*routed.pass(body) })))
             }
             ArrivedRequest::Batch(parts) => {
+                // The last part's: each has a trace of its own.
+                context.note(|state| state.key = KeyPrefix::default());
                 let RoutedRequest { head, origin, .. } = *routed;
                 let mut batch = Vec::with_capacity(parts.len());
                 for KeyedRequest { identity, body, broken_rule } in parts {

@@ -75,10 +75,17 @@ pub(super) fn log_unknown(lease: &AttemptLease, route: &Route, cause: UnknownCau
         key = request.key.prefix().as_str(), trace_id, "{event}");
 }
 
-/// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries.
-pub(super) fn unknown(lease: AttemptLease, route: &Route, cause: UnknownCause) -> Settlement {
+/// Makes the attempt unknown, by these fields of a response if there is one. A delivery is due again if the route's
+/// `on_unknown` retries.
+pub(super) fn unknown(
+    lease: AttemptLease,
+    route: &Route,
+    cause: UnknownCause,
+    response: Option<&HeaderMap>,
+) -> Settlement {
     let retries = route.options.on_unknown != OnUnknown::Hold;
-    let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, None));
+    let retry_after = response.and_then(requested_pause);
+    let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, retry_after));
     lease.unknown(cause).with_retry_in(pause)
 }
 

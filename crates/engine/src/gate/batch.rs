@@ -18,7 +18,11 @@ impl Gate {
     pub(super) async fn accept_batch(self: &Arc<Self>, parts: Vec<GuardedRequest>) -> Result<usize, Refusal> {
         let accepted = parts.into_iter().map(async |part| {
             let context = part.context_without_client(None, &self.instance.observability);
-            self.execute(Box::new(part), &context, None).await
+            let outcome = self.execute(Box::new(part), &context, None).await;
+            if let Outcome::Refused(refusal) = &outcome {
+                context.with_trace(|trace| trace.note_refusal(refusal));
+            }
+            outcome
         });
         let outcomes = join_all(accepted).await;
         let accepted = outcomes.len();

@@ -193,7 +193,7 @@ impl Gate {
                 context.note(|state| state.cause = Some(cause));
                 let (lease, entry) = attempt.into_parts();
                 attempt_end::log_unknown(&lease, &route, cause, "the outcome is unknown");
-                (refusal, attempt_end::unknown(lease, &route, cause), entry)
+                (refusal, attempt_end::unknown(lease, &route, cause, None), entry)
             }
         };
         let settled = context.timed(TraceStage::Settle, pin!(persist(instance, settlement, entry))).await;

@@ -135,7 +135,7 @@ impl HandOn {
                     "a response stopped within its body; the outcome is unknown",
                 );
                 // The writer is dropped after that, and its clients are cut.
-                let _ = persist(&instance, attempt_end::unknown(lease, &route, cause), entry).await;
+                let _ = persist(&instance, attempt_end::unknown(lease, &route, cause, None), entry).await;
                 return;
             }
         };

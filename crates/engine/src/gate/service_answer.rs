@@ -101,7 +101,7 @@ impl ServiceAnswer {
                     unknown_cause,
                     "the service's response leaves the outcome unknown",
                 );
-                attempt_end::unknown(lease, route, unknown_cause)
+                attempt_end::unknown(lease, route, unknown_cause, Some(&response.headers))
             }
         };
         let own = settlement.clone();

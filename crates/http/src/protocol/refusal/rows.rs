@@ -447,10 +447,9 @@ impl Refusal {
             means: "The operation may change state, and no route of this proxy makes it safe to retry.",
             executed: "No. The request was not forwarded.",
             client: "Retrying does not help: tell the operators of the service which operation you need.",
-            operator: "`unguarded = \"refuse\"` refuses every operation that no route names, and a route that verifies signatures \
-                       other methods at its path. Add a route for it, or \
-                       one with `mode = \"off\"` if it may be executed twice. `oncegate check --openapi` lists the \
-                       missing ones.",
+            operator: "`unguarded = \"refuse\"` refuses every operation that no route names. A route that verifies \
+                       signatures refuses other methods at its path. Add a route for the operation, or one with \
+                       `mode = \"off\"` if it may be executed twice. `oncegate check --openapi` lists the missing ones.",
         },
         Self::UpstreamBroken => RefusalRow {
             status: 502, slug: "upstream-broken", action: Reconcile, retry_after: None,
