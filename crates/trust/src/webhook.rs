@@ -313,7 +313,8 @@ impl<'a> Part<'a> {
                     let text = match item.pointer(pointer) {
                         None | Some(Value::Null) => continue,
                         Some(Value::String(text)) => Cow::Borrowed(&**text),
-                        Some(value) => value.to_string().into(),
+                        Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string().into(),
+                        Some(Value::Array(_) | Value::Object(_)) => return None,
                     };
                     let is_free = self.rule.scheme.free_text.as_deref() == Some(pointer);
                     (is_free || !text.contains(SEPARATOR)).then(|| message.extend(text.bytes()))?;

@@ -24,6 +24,8 @@ pub enum VendorFault {
     LosesAnswerAtGateway,
     /// 429, before anything is executed.
     Limits,
+    /// 503 with a `Retry-After` of an hour, before anything is executed.
+    AsksForAnHour,
     /// It executes after this time.
     Delays(Duration),
     /// It executes, and answers after this time.
@@ -115,6 +117,9 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
     }
     match fault {
         Some(VendorFault::Refuses) => return Ok(None),
+        Some(VendorFault::AsksForAnHour) => {
+            return wire.write(&answer("503 Service Unavailable", "Retry-After: 3600\r\n", "{}")).await.map(Some);
+        }
         Some(VendorFault::Limits) => return wire.write(&answer("429 Too Many Requests", "", "{}")).await.map(Some),
         _ => {}
     }

@@ -28,11 +28,12 @@ fn id(answer: &Response) -> Option<String> {
 on_both_stores!(a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits);
 async fn a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits(store: Store) {
     let vendor = VendorDouble::start(STRIPE).await;
-    let world = calling(store, &vendor, "vendor = \"stripe\"\nretry = { base = \"100ms\" }").await;
+    let world = calling(store, &vendor, "vendor = \"stripe\"\nretry = { base = \"100ms\", cap = \"1s\" }").await;
     for (key, faults) in [
         ("k-1", vec![VendorFault::LosesAnswer]),
         ("k-2", vec![VendorFault::Refuses, VendorFault::LosesAnswerAtGateway, VendorFault::Limits]),
         ("k-3", vec![VendorFault::LosesAnswer, VendorFault::LosesAnswer, VendorFault::Limits]),
+        ("k-4", vec![VendorFault::LosesAnswer, VendorFault::AsksForAnHour]),
     ] {
         vendor.then(faults);
         let answer = world.pay(key).send().await;
@@ -40,7 +41,7 @@ async fn a_lost_answer_of_a_vendor_is_asked_for_again_while_the_client_waits(sto
         let replay = world.pay(key).send().await;
         assert_eq!((replay.is_replay(), id(&replay)), (true, id(&answer)), "{key}");
     }
-    assert_eq!(vendor.charges().len(), 3);
+    assert_eq!(vendor.charges().len(), 4);
     let states: Vec<_> = Operator::of(&world.proxy).keys("state=unknown").await;
     assert!(states.is_empty(), "{states:?}");
 }

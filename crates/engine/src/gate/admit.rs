@@ -17,7 +17,6 @@ use super::pass::PassThroughRequest;
 use super::response_context::ResponseContext;
 use super::routing::{ActiveRoute, ServiceRouter};
 use super::state::{Gate, LiveConfig};
-use oncegate_domain::key::KeyPrefix;
 use oncegate_domain::normal_path::RequestPath;
 use oncegate_domain::place::RequestPlaces;
 use oncegate_domain::scope::Salt;
@@ -176,8 +175,6 @@ impl Gate {
                 Ok(Admission::Unguarded(Box::new(PassThroughRequest { only_reads, caller, ..*routed.pass(body) })))
             }
             ArrivedRequest::Batch(parts) => {
-                // The last part's: each has a trace of its own.
-                context.note(|state| state.key = KeyPrefix::default());
                 let RoutedRequest { head, origin, .. } = *routed;
                 let mut batch = Vec::with_capacity(parts.len());
                 for KeyedRequest { identity, body, broken_rule } in parts {

@@ -99,6 +99,11 @@ pub(super) fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap
 fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {
     // A repetition ends with the vendor's window, and by nothing else.
     let ends = route.options.on_unknown != OnUnknown::Vendor && (is_final || route.options.retry.is_last(delivery));
+    // With a longer one, a vendor would not be asked again before its window is over.
+    let retry_after = retry_after.map(|asked_for| match route.options.on_unknown {
+        OnUnknown::Vendor => asked_for.min(route.options.retry.cap),
+        _ => asked_for,
+    });
     match ends {
         true => GIVE_UP_WITHIN,
         false => route.options.retry.pause(delivery, random_fraction(), retry_after),

@@ -19,21 +19,18 @@ impl Gate {
         let accepted = parts.into_iter().map(async |part| {
             let context = part.context_without_client(None, &self.instance.observability);
             let outcome = self.execute(Box::new(part), &context, None).await;
-            if let Outcome::Refused(refusal) = &outcome {
-                context.with_trace(|trace| trace.note_refusal(refusal));
-            }
-            outcome
+            let refusal = match outcome {
+                // It was executed, and the sender reads no response.
+                Outcome::Refused(Refusal::ResponseNotKept) => None,
+                Outcome::Refused(refusal) => Some(refusal),
+                // An attempt from before the route split batches, which may end without an execution.
+                Outcome::InFlight(retry_after) => Some(Refusal::InFlight(retry_after)),
+                _ => None,
+            };
+            refusal.inspect(|refusal| context.with_trace(|trace| trace.note_refusal(refusal)))
         });
-        let outcomes = join_all(accepted).await;
-        let accepted = outcomes.len();
-        let refusals = outcomes.into_iter().filter_map(|outcome| match outcome {
-            // It was executed, and the sender reads no response.
-            Outcome::Refused(Refusal::ResponseNotKept) => None,
-            Outcome::Refused(refusal) => Some(refusal),
-            // An attempt from before the route split batches, which may end without an execution.
-            Outcome::InFlight(retry_after) => Some(Refusal::InFlight(retry_after)),
-            _ => None,
-        });
-        refusals.max_by_key(Refusal::invites_retry).map_or(Ok(accepted), Err)
+        let refusals = join_all(accepted).await;
+        let accepted = refusals.len();
+        refusals.into_iter().flatten().max_by_key(Refusal::invites_retry).map_or(Ok(accepted), Err)
     }
 }

@@ -15,7 +15,7 @@ use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, StageError, TraceStage, TraceState};
 use oncegate_domain::ids::RecordId;
 use oncegate_domain::jsonrpc::RpcId;
-use oncegate_domain::key::Key;
+use oncegate_domain::key::{Key, KeyPrefix};
 use oncegate_http::body::Body;
 use oncegate_http::protocol::answer_shape::{AnswerShape, RefusedRequest, RequestFormat};
 use oncegate_http::protocol::refusal::Refusal;
@@ -118,6 +118,11 @@ impl ResponseContext {
     pub(super) fn note_key(&mut self, key: &Key, route: &Route) {
         self.note(|state| state.key = key.prefix());
         self.key = (!route.options.key.hash && !route.options.refusals.is_empty()).then(|| key.clone());
+    }
+
+    pub(super) fn forget_key(&mut self) {
+        self.note(|state| state.key = KeyPrefix::default());
+        self.key = None;
     }
 
     /// Notes the record of the key.
