@@ -126,7 +126,7 @@ pub struct SignedRequest<'a> {
 named! {
     /// The reason for which a request is not from its sender.
     pub enum SignatureFault {
-        /// It has no signature, or not all that is signed.
+        /// It has no signature, or not all that is signed, or a signed value that could be divided elsewhere.
         Missing => "missing",
         /// Its time differs too much from now.
         Stale => "stale",
@@ -316,8 +316,10 @@ impl<'a> Part<'a> {
                         Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string().into(),
                         Some(Value::Array(_) | Value::Object(_)) => return None,
                     };
-                    let is_free = self.rule.scheme.free_text.as_deref() == Some(pointer);
-                    (is_free || !text.contains(SEPARATOR)).then(|| message.extend(text.bytes()))?;
+                    if text.contains(SEPARATOR) && self.rule.scheme.free_text.as_deref() != Some(pointer) {
+                        return None;
+                    }
+                    message.extend(text.bytes());
                 }
                 name => message.extend(self.value(name)?.bytes()),
             }

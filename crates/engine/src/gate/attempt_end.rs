@@ -75,8 +75,8 @@ pub(super) fn log_unknown(lease: &AttemptLease, route: &Route, cause: UnknownCau
         key = request.key.prefix().as_str(), trace_id, "{event}");
 }
 
-/// Makes the attempt unknown, by these fields of a response if there is one. A delivery is due again if the route's
-/// `on_unknown` retries.
+/// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries, and not before the time that
+/// the response asks for, if there is one.
 pub(super) fn unknown(
     lease: AttemptLease,
     route: &Route,
@@ -99,11 +99,9 @@ pub(super) fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap
 fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {
     // A repetition ends with the vendor's window, and by nothing else.
     let ends = route.options.on_unknown != OnUnknown::Vendor && (is_final || route.options.retry.is_last(delivery));
-    // With a longer one, a vendor would not be asked again before its window is over.
-    let retry_after = retry_after.map(|asked_for| match route.options.on_unknown {
-        OnUnknown::Vendor => asked_for.min(route.options.retry.cap),
-        _ => asked_for,
-    });
+    // A pause that outlasts the vendor's window would leave the outcome unknown.
+    let longest = if route.options.on_unknown == OnUnknown::Vendor { route.options.retry.cap } else { Duration::MAX };
+    let retry_after = retry_after.map(|asked_for| asked_for.min(longest));
     match ends {
         true => GIVE_UP_WITHIN,
         false => route.options.retry.pause(delivery, random_fraction(), retry_after),

@@ -120,6 +120,7 @@ impl ResponseContext {
         self.key = (!route.options.key.hash && !route.options.refusals.is_empty()).then(|| key.clone());
     }
 
+    /// Forgets the key of a batch's part: the batch has none, and each part has a trace of its own.
     pub(super) fn forget_key(&mut self) {
         self.note(|state| state.key = KeyPrefix::default());
         self.key = None;

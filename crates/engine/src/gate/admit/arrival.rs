@@ -194,8 +194,7 @@ impl Arrival<'_> {
         let mut parts = Vec::with_capacity(bodies.len());
         for body in bodies {
             let (search, broken_rule) = self.find_key(incoming, Some(&body)).await?;
-            // The batch has no key. Each part has a trace of its own.
-            self.context.as_mut().into_iter().for_each(|context| context.forget_key());
+            self.context.iter_mut().for_each(|context| context.forget_key());
             let KeySearch::Found(identity) = search else {
                 return Err(key_location::missing(&incoming.route.options.key, headers));
             };
