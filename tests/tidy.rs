@@ -20,8 +20,8 @@ const GATE: &str = "crates/engine/src";
 
 /// The most lines of each part, and the most words of the documents of each folder, as `scripts/house` counts them.
 const BUDGETS: &[(&str, &str, usize)] = &[
-    ("apart", "total", 8_271),
-    ("apart", "crates/store-contract", 5_677),
+    ("apart", "total", 8_273),
+    ("apart", "crates/store-contract", 5_679),
     ("apart", "crates/framing-guard", 1_450),
     ("apart", "crates/canonical-json", 1_200),
     ("production", "total", 77_773),
@@ -59,8 +59,8 @@ const BUDGETS: &[(&str, &str, usize)] = &[
     ("words", "migrations", 750),
     ("words", "tests/faults", 400),
     ("words", "tests", 365),
-    ("yard", "tests", 58_218),
-    ("yard", "inline-tests", 20_105),
+    ("yard", "tests", 58_220),
+    ("yard", "inline-tests", 20_113),
     ("yard", "benches", 3_676),
     ("yard", "fuzz", 3_350),
     ("yard", "scripts", 1_330),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oncegate_domain::response_policy::OnUnknown;
-use oncegate_settings::{LoadedConfig, Route, RouteMode, StoreLocation};
+use oncegate_settings::{DeliveryMode, LoadedConfig, Route, RouteMode, StoreLocation};
 
 /// The part of the exposure that a start logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +64,18 @@ pub(super) fn describe(config: &LoadedConfig) -> Vec<(&'static str, String)> {
     if let Some(routes) = named(|route| route.options.keep_client_address) {
         rows.push(("  addresses", format!("of clients: in clear{routes}")));
     }
-    if let Some(routes) = named(|route| route.options.on_unknown == OnUnknown::Vendor) {
+    if let Some(routes) = named(|Route { options, .. }| {
+        options.mode == RouteMode::Enforce
+            && (options.on_unknown == OnUnknown::Vendor || options.delivery != DeliveryMode::Sync)
+    }) {
         rows.push(("  kept requests", format!("encrypted, until they are settled{routes}")));
     }
     if let Some(routes) = named(|route| route.options.mode == RouteMode::Enforce) {
         let setting = if has_secret { "`store.encrypt`" } else { "`secret` and `store.encrypt`" };
-        let responses = match config.start.store.encrypt {
-            true => format!("encrypted{routes}"),
-            false => format!("in clear, fields and bodies, without {setting}{routes}"),
-        };
-        rows.push(("  responses", responses));
-    }
-    if let Some(routes) = named(|route| route.options.mode == RouteMode::Enforce) {
+        rows.push(match config.start.store.encrypt {
+            true => ("  responses", format!("encrypted{routes}")),
+            false => ("  responses", format!("in clear, fields and bodies, without {setting}{routes}")),
+        });
         rows.push(("  paths", format!("in clear, without queries{routes}")));
     }
     let keeps_query = |route: &Route| route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
@@ -173,6 +173,14 @@ mod tests {
             "queries: in clear, for `reconcile.url` (pay)",
         ];
         assert_eq!(described(&config), expected);
+        let config = folder.config(
+            "secret = 'the only secret of ours'\n[[routes]]\nname = 'pay'\npath = '/pay'\n\
+             [[routes]]\nname = 'later'\npath = '/later'\ndelivery = 'async'\n\
+             [[routes]]\nname = 'seen'\npath = '/seen'\ndelivery = 'async'\nmode = 'observe'\n\
+             [[routes]]\nname = 'charge'\npath = '/charge'\nvendor = 'stripe'",
+        );
+        let kept = "kept requests: encrypted, until they are settled (later, charge)";
+        assert!(described(&config).iter().any(|row| row == kept), "{:?}", described(&config));
         let config = folder.config("[[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'observe'");
         let observed = described(&config);
         assert_eq!(observed.len(), 3, "{observed:?}");
