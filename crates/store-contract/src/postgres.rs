@@ -282,6 +282,8 @@ impl Cluster {
     pub async fn create_named(&self, name: String, template: &str) -> TestDatabase {
         let create = format!("create database {name} template {template}");
         connect(&self.url("postgres")).await.batch_execute(&create).await.unwrap();
+        // As PostgreSQL has it from version 15 on.
+        connect(&self.url(&name)).await.batch_execute("revoke create on schema public from public").await.unwrap();
         TestDatabase { url: self.url(&name), name }
     }
 

@@ -172,7 +172,9 @@ async fn no_select_scans_the_whole_table() {
             assert!(!reads_keys, "the index of {name} is missing here");
             continue;
         };
-        let plan = explain(&client, &format!("explain {}", with_values(&sql))).await;
+        // PostgreSQL 18 sees that no key in flight is dead, and reads none.
+        let state = if name == "list_keys_in_flight" { "'in_flight'" } else { "'dead'" };
+        let plan = explain(&client, &format!("explain {}", with_values(&sql).replace("'dead'", state))).await;
         let is_used = [format!("{index} on "), format!("on {index} ")].iter().any(|text| plan.contains(text));
         assert!(is_used, "{name}:\n{plan}");
         assert!(!plan.contains("Seq Scan on keys") && !plan.contains("Seq Scan on audit"), "{name}:\n{plan}");
