@@ -15,6 +15,7 @@ use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::postgres::restartable_port;
 use super::{TEST_TIMEOUT, eventually};
@@ -47,6 +48,9 @@ rm -rf "$home"
 
 /// Erlang starts and stops within seconds, and within a minute on a busy machine.
 const START_MAX: Duration = Duration::from_secs(120);
+
+/// Longer than a running server takes to greet on a busy machine.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// The shared broker; `None` with a message if RabbitMQ is not installed.
 pub async fn shared() -> Option<&'static Broker> {
@@ -161,15 +165,16 @@ impl Broker {
     }
 
     async fn is_up(&self) {
-        eventually(START_MAX, async || self.connect().await.ok()).await;
+        eventually(START_MAX, || self.connect()).await;
     }
 
     async fn is_down(&self) {
         eventually(START_MAX, async || TcpStream::connect(self.address()).await.err()).await;
     }
 
-    async fn connect(&self) -> Result<Connection, lapin::Error> {
-        Connection::connect(&self.url(), ConnectionProperties::default()).await
+    /// `None` also where lapin gets no end of its greeting from a server that is starting.
+    async fn connect(&self) -> Option<Connection> {
+        timeout(CONNECT_MAX, Connection::connect(&self.url(), ConnectionProperties::default())).await.ok()?.ok()
     }
 }
 
@@ -225,7 +230,7 @@ impl Message {
 impl Queue {
     /// An existing or missing queue of that name.
     pub async fn at(broker: &Broker, name: &str) -> Self {
-        let connection = broker.connect().await.unwrap();
+        let connection = eventually(TEST_TIMEOUT, || broker.connect()).await;
         let channel = connection.create_channel().await.unwrap();
         channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
         Self { name: name.to_owned(), channel, _connection: connection }
