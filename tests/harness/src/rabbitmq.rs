@@ -172,7 +172,7 @@ impl Broker {
         eventually(START_MAX, async || TcpStream::connect(self.address()).await.err()).await;
     }
 
-    /// `None` also where lapin gets no end of its greeting from a server that is starting.
+    /// `None` also where a server that is starting leaves lapin without an answer.
     async fn connect(&self) -> Option<Connection> {
         timeout(CONNECT_MAX, Connection::connect(&self.url(), ConnectionProperties::default())).await.ok()?.ok()
     }
