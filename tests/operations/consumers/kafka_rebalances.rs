@@ -37,11 +37,7 @@ async fn rebalances_and_kills_execute_no_record_twice_and_lose_none() {
     let (topic, store) = (broker.topic(6).await, Store::postgres().await);
     let upstream = Arc::new(Upstream::start().await);
     upstream.answer_all(Answer::status(201).takes(ATTEMPT));
-    // A record whose proxy was killed is unknown, until the service is asked.
-    let lookup = super::soak::knows(Arc::clone(&upstream)).await;
-    let lines = format!(
-        "reconcile = {{ url = \"http://{lookup}/?k={{key}}\", after = \"0s\", every = \"200ms\", max_attempts = 50 }}"
-    );
+    let lines = super::soak::reconciled_soon(Arc::clone(&upstream)).await;
     let setup = Proxy::on(&store.url()).upstream(upstream.address).short_leases().top("drain_timeout = \"5s\"");
     let setup = setup.route(&route(&lines)).consumer(&consumer(&broker, &topic, "prefetch = 8"));
     let mut members = vec![setup.start().await, setup.start().await];

@@ -1,7 +1,6 @@
 //! Many messages, each sent three times, at two proxies that are killed again and again.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +31,9 @@ struct ProxySlot {
     proxy: Proxy,
 }
 
-/// An endpoint beside the service that answers inquiries truthfully.
-pub async fn knows(upstream: Arc<Upstream>) -> SocketAddr {
+/// A route's lines, with an endpoint beside the service that answers inquiries truthfully. An attempt's time is short:
+/// a record that a killed proxy was executing holds up its partition until then.
+pub async fn reconciled_soon(upstream: Arc<Upstream>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -50,7 +50,10 @@ pub async fn knows(upstream: Arc<Upstream>) -> SocketAddr {
             });
         }
     });
-    address
+    format!(
+        "upstream_timeout = \"1s\"\nreconcile = {{ url = \"http://{address}/?k={{key}}\", after = \"0s\", \
+         every = \"200ms\", max_attempts = 50 }}"
+    )
 }
 
 #[tokio::test]
@@ -61,11 +64,7 @@ async fn duplicate_messages_at_two_repeatedly_killed_proxies_are_executed_once_a
         setting.map_or(MESSAGES, |number| number.parse().expect("ONCEGATE_SOAK_MESSAGES is a number"));
     let (queue, store) = (broker.queue().await, Store::postgres().await);
     let upstream = Arc::new(Upstream::start().await);
-    let lookup = knows(Arc::clone(&upstream)).await;
-    let lines = format!(
-        "upstream_timeout = \"1s\"\nreconcile = {{ url = \"http://{lookup}/?k={{key}}\", after = \"0s\", \
-         every = \"200ms\", max_attempts = 50 }}"
-    );
+    let lines = reconciled_soon(Arc::clone(&upstream)).await;
     let setup = Proxy::on(&store.url()).upstream(upstream.address).short_leases().store("timeout = \"1s\"");
     let lines =
         setup.route(&route(&lines)).consumer(&consumer(&broker.url(), &queue, &format!("prefetch = {PREFETCH}")));
