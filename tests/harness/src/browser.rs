@@ -75,7 +75,7 @@ impl Browser {
         };
         let turn = ONE.lock().await;
         let home = tempfile::Builder::new().prefix("oncegate-browser-").tempdir().unwrap();
-        // chromedriver has ended before its first line once in some thousand starts on a busy machine.
+        // On a busy machine it has ended before its first line, and stood still, each once in some thousand starts.
         let mut tries = 0;
         let (guardian, port) = loop {
             tries += 1;
@@ -91,10 +91,10 @@ impl Browser {
                 std::thread::spawn(move || lines.for_each(drop));
                 line.rsplit(' ').next().unwrap().trim_end_matches('.').parse::<u16>().ok()
             });
-            match timeout(TEST_TIMEOUT, port).await.expect("chromedriver does not start").unwrap() {
+            match timeout(TEST_TIMEOUT / 3, port).await.ok().and_then(Result::unwrap) {
                 Some(port) => break (guardian, port),
                 None if tries < 3 => drop(guardian.wait()),
-                None => panic!("chromedriver has ended three times before it had a port"),
+                None => panic!("chromedriver has ended or stood still three times before it had a port"),
             }
         };
         let mut browser = Self { port, session: String::new(), guardian, _home: home, _turn: turn };
