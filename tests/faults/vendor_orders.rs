@@ -167,7 +167,7 @@ async fn run(lines: &str, reconcile: &str) {
     // Most orders are paid under faults, the last ones without.
     while orders.orders.paid.lock().unwrap().len() * 10 < count * 8 {
         sleep(random.millis(300, 900)).await;
-        // A fast run has two faults, and without a kill it would show nothing.
+        // Each run needs a kill, and a fast one has two faults: so the first fault is a kill.
         if kills > 0 && random.chance(200) {
             block_in_place(|| cluster.crash());
             sleep(random.millis(100, 700)).await;

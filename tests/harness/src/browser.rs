@@ -75,7 +75,7 @@ impl Browser {
         };
         let turn = ONE.lock().await;
         let home = tempfile::Builder::new().prefix("oncegate-browser-").tempdir().unwrap();
-        // On a busy machine it has ended before its first line, and stood still, each once in some thousand starts.
+        // On a busy machine, chromedriver has ended before its first line, and has stood still, each once.
         let mut tries = 0;
         let (guardian, port) = loop {
             tries += 1;

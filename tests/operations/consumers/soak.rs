@@ -31,8 +31,8 @@ struct ProxySlot {
     proxy: Proxy,
 }
 
-/// A route's lines, with an endpoint beside the service that answers inquiries truthfully. An attempt's time is short:
-/// a record that a killed proxy was executing holds up its partition until then.
+/// The lines of a route that asks an endpoint beside the service, which answers truthfully. `upstream_timeout` is
+/// short: until it is over, the record that a killed proxy was executing holds up its partition.
 pub async fn reconciled_soon(upstream: Arc<Upstream>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
